@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglock-dev/pglock/advisory"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // What an application has set for the ends of contexts and for notifications is not for a session of the bridge: it
@@ -26,10 +27,7 @@ func TestASessionHeedsContextsWhateverTheApplicationHasSet(t *testing.T) {
 		}
 		c.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { heard = append(heard, n.Channel) }
 	}
-	direct, err := pgx.ParseConfig(s.db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	direct := must.Get(pgx.ParseConfig(s.db.URL()))(t)
 	patient(direct)
 	plain := s.bridgeBy(direct)
 	s.pool = s.db.Pool(t, func(c *pgxpool.Config) { patient(c.ConnConfig) })

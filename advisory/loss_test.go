@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglock-dev/pglock/advisory"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -61,16 +62,9 @@ func TestABrokenLeaseFreesTheAdvisoryLock(t *testing.T) {
 	s := newScene(t)
 	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(6*time.Second))
 	got := s.old("1").waiting()
-	admin, err := lockadmin.New(t.Context(), s.pool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := admin.Break(t.Context(), "x", "a test", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := await(t, "the old program's lock", got); err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(lockadmin.New(t.Context(), s.pool))(t)
+	must.Get(admin.Break(t.Context(), "x", "a test", lockadmin.BreakOptions{}))(t)
+	must.Do(t, await(t, "the old program's lock", got))
 	var lost *pglock.LostError
 	if err := h.Err(); !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken {
 		t.Errorf("Err is %v, want that the lease is broken", err)
@@ -85,11 +79,10 @@ func TestALeaseThatIsLostDuringTheWaitEndsIt(t *testing.T) {
 	s := newScene(t)
 	s.holding("1")
 	b := s.bridge()
-	got := make(chan error, 1)
-	go func() {
+	got := must.Go(func() error {
 		_, err := b.Acquire(t.Context(), "x", advisory.Bigint(1), pglock.WithTTL(6*time.Second))
-		got <- err
-	}()
+		return err
+	})
 	s.eventually("the bridge to wait", "SELECT count(*) = 1 FROM advisory_locks WHERE NOT granted")
 	s.exec("SELECT FROM pglock.break_lock('x', 'a test', 'a test')")
 	if err := await(t, "the end of the wait", got); !errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrHeld) {
@@ -101,18 +94,11 @@ func TestAClosedClientFreesTheAdvisoryLock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	c := s.client()
-	b, err := advisory.New(c, advisory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(advisory.New(c, advisory.Config{}))(t)
 	h := s.hold(b, "x", advisory.Bigint(1))
 	got := s.old("1").waiting()
-	if err := c.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := await(t, "the old program's lock", got); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Close(t.Context()))
+	must.Do(t, await(t, "the old program's lock", got))
 	if err := h.Err(); !errors.Is(err, pglock.ErrReleased) {
 		t.Errorf("Err is %v, want ErrReleased", err)
 	}
@@ -185,9 +171,7 @@ func TestACutSessionEndsTheContextBeforeTheServerFreesTheLock(t *testing.T) {
 		t.Errorf("the context ended after %v, want at most %v", took, most)
 	}
 	began := time.Now()
-	if err := await(t, "the old program's lock", got); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, await(t, "the old program's lock", got))
 	t.Logf("the context ended after %v, the server freed the lock %v later", took, time.Since(began))
 }
 
@@ -204,9 +188,7 @@ func TestASessionThatIsQuietStays(t *testing.T) {
 	if s.old("1").try() {
 		t.Error("an old program holds beside")
 	}
-	if err := h.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, h.Release(t.Context()))
 }
 
 func TestALostAdvisoryLockIsNoticedByTheNextPing(t *testing.T) {
@@ -243,9 +225,7 @@ func TestGuardRefusesWhereTheSessionHasEnded(t *testing.T) {
 				return h.Guard(ctx, tx)
 			})
 	}
-	if err := write(func() {}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, write(func() {}))
 	cut.Store(true)
 	var lost *advisory.LostError
 	if err := write(func() { s.exec("SELECT pg_terminate_backend($1, 5000)", s.bridgePID()) }); !errors.As(err, &lost) {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/advisory"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -46,10 +47,7 @@ func (s *scene) client() *pglock.Client {
 
 func (s *scene) clientWith(opts ...pglock.Option) *pglock.Client {
 	s.t.Helper()
-	c, err := pglock.New(s.t.Context(), s.pool, opts...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	c := must.Get(pglock.New(s.t.Context(), s.pool, opts...))(s.t)
 	s.t.Cleanup(func() { _ = c.Close(context.WithoutCancel(s.t.Context())) })
 	return c
 }
@@ -67,20 +65,14 @@ func (s *scene) bridgeBy(c *pgx.ConnConfig) *advisory.Bridge {
 
 func (s *scene) bridgeOver(c *pglock.Client, config advisory.Config) *advisory.Bridge {
 	s.t.Helper()
-	b, err := advisory.New(c, config)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	b := must.Get(advisory.New(c, config))(s.t)
 	return b
 }
 
 // hold takes both locks, and releases them at the end of the test if the test has not.
 func (s *scene) hold(b *advisory.Bridge, name string, key advisory.Key, opts ...pglock.AcquireOption) *advisory.Held {
 	s.t.Helper()
-	h, err := b.Acquire(s.t.Context(), name, key, opts...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	h := must.Get(b.Acquire(s.t.Context(), name, key, opts...))(s.t)
 	s.t.Cleanup(func() { _ = h.Release(context.WithoutCancel(s.t.Context())) })
 	return h
 }
@@ -88,10 +80,7 @@ func (s *scene) hold(b *advisory.Bridge, name string, key advisory.Key, opts ...
 // config leads to the scene's database by connections that are wrapped.
 func (s *scene) config(wrap func(net.Conn) net.Conn) *pgx.ConnConfig {
 	s.t.Helper()
-	config, err := pgx.ParseConfig(s.db.URL())
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig(s.db.URL()))(s.t)
 	dial := config.DialFunc
 	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
@@ -105,16 +94,12 @@ func (s *scene) config(wrap func(net.Conn) net.Conn) *pgx.ConnConfig {
 
 func (s *scene) exec(sql string, args ...any) {
 	s.t.Helper()
-	if _, err := s.look.Exec(s.t.Context(), sql, args...); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Get(s.look.Exec(s.t.Context(), sql, args...))(s.t)
 }
 
 func (s *scene) ask(sql string, args ...any) (yes bool) {
 	s.t.Helper()
-	if err := s.look.QueryRow(s.t.Context(), sql, args...).Scan(&yes); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Do(s.t, s.look.QueryRow(s.t.Context(), sql, args...).Scan(&yes))
 	return yes
 }
 
@@ -187,9 +172,7 @@ func (s *scene) queued(pid int32) {
 // bridgePID is the backend of the only bridge that has an advisory lock.
 func (s *scene) bridgePID() (pid int32) {
 	s.t.Helper()
-	if err := s.look.QueryRow(s.t.Context(), "SELECT pid FROM advisory_locks WHERE granted").Scan(&pid); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Do(s.t, s.look.QueryRow(s.t.Context(), "SELECT pid FROM advisory_locks WHERE granted").Scan(&pid))
 	return pid
 }
 

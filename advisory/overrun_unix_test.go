@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglock-dev/pglock/advisory"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
@@ -31,20 +32,12 @@ func TestAWriteThatOverranItsLimitsEndsItsSession(t *testing.T) {
 	limited := h.Under(fencedstore.Fence{}, fencedstore.WithTimeLimit(limit))
 	err := limited.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		pid := int(tx.Conn().PgConn().PID())
-		asked := make(chan error, 1)
-		go func() {
-			_, err := tx.Exec(ctx, "SELECT pg_sleep(60)")
-			asked <- err
-		}()
+		asked := must.Go(func() error { _, err := tx.Exec(ctx, "SELECT pg_sleep(60)"); return err })
 		const asleep = "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'PgSleep'"
 		s.eventually("the statement", asleep, pid)
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, syscall.Kill(pid, syscall.SIGSTOP))
 		time.Sleep(limit + 200*time.Millisecond)
-		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, syscall.Kill(pid, syscall.SIGCONT))
 		return await(t, "the end of the statement", asked)
 	})
 	if !errors.Is(err, fencedstore.ErrTimeLimit) {

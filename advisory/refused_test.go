@@ -15,6 +15,7 @@ import (
 
 	"github.com/pglock-dev/pglock/advisory"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -33,10 +34,7 @@ func TestBadArgumentsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	invalid("config made by hand", err)
 	_, err = advisory.New(nil, advisory.Config{})
 	invalid("nil client", err)
-	b, err := advisory.New(c, advisory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(advisory.New(c, advisory.Config{}))(t)
 	try := func(name string, key advisory.Key, opts ...pglock.AcquireOption) error {
 		_, err := b.TryAcquire(t.Context(), name, key, opts...)
 		return err
@@ -51,10 +49,7 @@ func TestBadArgumentsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	invalid("nil fn", b.Do(t.Context(), "x", advisory.Bigint(1), nil))
 	h := s.hold(b, "x", advisory.Bigint(1))
 	invalid("nil fn of Write", h.Write(t.Context(), nil))
-	other, err := c.TryAcquire(t.Context(), "other")
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.Get(c.TryAcquire(t.Context(), "other"))(t)
 	invalid("another lease", h.Under(fencedstore.Fence{Lease: other}).Write(t.Context(), insert))
 	invalid("nil tx", h.Guard(t.Context(), nil))
 	invalid("nil *pgxpool.Tx", h.Guard(t.Context(), (*pgxpool.Tx)(nil)))
@@ -86,18 +81,13 @@ func TestAPoolerIsRefused(t *testing.T) {
 	}
 	allowed := s.bridgeOver(s.client(), advisory.Config{ConnConfig: config, SessionPooler: true})
 	h := s.hold(allowed, "x", advisory.Bigint(1))
-	if err := h.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, h.Release(t.Context()))
 }
 
 func TestAConnectionThatCannotBeMadeLeavesNoLease(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	config, err := pgx.ParseConfig(s.db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig(s.db.URL()))(t)
 	refused := errors.New("refused on purpose")
 	config.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, refused }
 	b := s.bridgeBy(config)
@@ -128,13 +118,10 @@ func TestAWaitingBridgeIsNoCircleWithAnIndexThatTheHolderCreates(t *testing.T) {
 	// The holder alone looks for circles, after the second that is the server's default: who finds one is its victim.
 	s.exec(`ALTER DATABASE ` + pgx.Identifier{s.db.Name()}.Sanitize() + ` SET deadlock_timeout = '1h'`)
 	o, b := s.holding("1"), s.bridge()
-	if _, err := o.conn.Exec(t.Context(), "SET deadlock_timeout = '1s'"); err != nil {
-		t.Fatal(err)
-	}
-	got := make(chan error, 1)
-	go func() {
-		got <- b.Do(t.Context(), "x", advisory.Bigint(1), func(context.Context, *advisory.Held) error { return nil })
-	}()
+	must.Get(o.conn.Exec(t.Context(), "SET deadlock_timeout = '1s'"))(t)
+	got := must.Go(func() error {
+		return b.Do(t.Context(), "x", advisory.Bigint(1), func(context.Context, *advisory.Held) error { return nil })
+	})
 	s.eventually("the bridge to wait", "SELECT count(*) = 1 FROM advisory_locks WHERE NOT granted")
 	for tries := 1; ; tries++ {
 		_, err := o.conn.Exec(t.Context(), "CREATE INDEX CONCURRENTLY big_n ON big (n)")
@@ -150,10 +137,6 @@ func TestAWaitingBridgeIsNoCircleWithAnIndexThatTheHolderCreates(t *testing.T) {
 		}
 		break
 	}
-	if err := o.unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := await(t, "the bridge", got); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, o.unlock(t.Context()))
+	must.Note(t, await(t, "the bridge", got))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/advisory"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -159,22 +160,14 @@ func TestAnOldProgramThatWaitsIsServedBeforeTheNextNewOne(t *testing.T) {
 	o := s.old("1")
 	got := o.waiting()
 	began := time.Now()
-	if err := first.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := await(t, "the old program's lock", got); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, first.Release(t.Context()))
+	must.Do(t, await(t, "the old program's lock", got))
 	t.Logf("the old program had the lock %v after the release began", time.Since(began))
 	s.eventually("the second bridge to wait for the advisory lock",
 		"SELECT count(*) = 1 FROM advisory_locks WHERE NOT granted")
-	if err := o.unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, o.unlock(t.Context()))
 	if h := await(t, "the second bridge", next); h != nil {
-		if err := h.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, h.Release(t.Context()))
 	}
 }
 
@@ -206,12 +199,8 @@ func TestAWaitGoesOnForManyRounds(t *testing.T) {
 				s.eventually("the bridge to wait", waiting)
 				s.eventually("the bridge to step back", "SELECT NOT ("+waiting+")")
 			}
-			if err := o.unlock(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if err := await(t, "the bridge", got); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, o.unlock(t.Context()))
+			must.Note(t, await(t, "the bridge", got))
 		})
 	}
 }
@@ -224,8 +213,7 @@ func TestAWaitThatEndsLeavesNeitherLock(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		got := make(chan error, 1)
-		go func() { got <- acquire(ctx) }()
+		got := must.Go(func() error { return acquire(ctx) })
 		s.eventually("the bridge to wait", "SELECT count(*) = 1 FROM advisory_locks WHERE NOT granted")
 		if want == context.Canceled {
 			cancel()
@@ -259,7 +247,5 @@ func TestReadersOfBothKindsHoldTogether(t *testing.T) {
 	if o.try() {
 		t.Error("an old writer holds beside readers")
 	}
-	if err := h.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, h.Release(t.Context()))
 }

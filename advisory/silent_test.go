@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglock-dev/pglock/advisory"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // A call whose ctx ends where nobody answers returns within a quarter of a second: a write between two statements, and
@@ -47,10 +48,7 @@ func TestACallReturnsSoonAfterItsContextHasEndedInSilence(t *testing.T) {
 	for what, call := range map[string]func(ctx context.Context, silence func()) error{
 		"a write": func(ctx context.Context, silence func()) error {
 			written++
-			h, err := b.Acquire(ctx, fmt.Sprint("written ", written), advisory.Bigint(100+written))
-			if err != nil {
-				t.Fatal(err)
-			}
+			h := must.Get(b.Acquire(ctx, fmt.Sprint("written ", written), advisory.Bigint(100+written)))(t)
 			t.Cleanup(func() { _ = h.Release(t.Context()) })
 			return h.Under(fencedstore.Fence{SameToken: true}).Write(ctx, func(ctx context.Context, _ pgx.Tx) error {
 				silence()

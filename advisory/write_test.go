@@ -16,6 +16,7 @@ import (
 
 	"github.com/pglock-dev/pglock/advisory"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -66,9 +67,7 @@ func TestAWriteIsUnderTheFence(t *testing.T) {
 	s := newScene(t)
 	s.exec("CREATE TABLE written (n int)")
 	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
-	if err := h.Write(t.Context(), insert); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, h.Write(t.Context(), insert))
 	if err := h.Write(t.Context(), insert); !errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Errorf("a second write with the same token: %v, want ErrStaleToken", err)
 	}
@@ -115,9 +114,7 @@ func TestAWriteTakesTheOptionsOfGuard(t *testing.T) {
 	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
 	under := h.Under(fencedstore.Fence{Resource: "y"}, fencedstore.WithTimeLimit(time.Minute),
 		fencedstore.WithReceipt())
-	if err := under.Write(t.Context(), insert); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, under.Write(t.Context(), insert))
 	if !s.ask("SELECT count(*) = 1 FROM pglock.receipts") {
 		t.Error("the write has left no receipt")
 	}
@@ -137,14 +134,9 @@ func TestGuardSQLLooksFromADatabaseSQLTransaction(t *testing.T) {
 	h := s.hold(s.bridgeBy(s.cuttable(&cut)), "x", advisory.Ints(-1, 1))
 	db := stdlib.OpenDBFromPool(s.pool)
 	defer db.Close()
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(db.BeginTx(t.Context(), nil))(t)
 	defer tx.Rollback()
-	if err := h.GuardSQL(t.Context(), tx); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, h.GuardSQL(t.Context(), tx))
 	cut.Store(true)
 	s.exec("SELECT pg_terminate_backend($1, 5000)", s.bridgePID())
 	var lost *advisory.LostError
@@ -345,15 +337,12 @@ func TestDoReleasesBoth(t *testing.T) {
 	b := s.bridge()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	err := b.Do(ctx, "x", advisory.Bigint(1), func(ctx context.Context, h *advisory.Held) error {
+	must.Do(t, b.Do(ctx, "x", advisory.Bigint(1), func(ctx context.Context, h *advisory.Held) error {
 		if lease, ok := pglock.LeaseFromContext(ctx); !ok || lease != h.Lease() {
 			t.Error("the context does not carry the lease")
 		}
 		return h.Write(ctx, insert)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	func() {
 		defer func() { _ = recover() }()
 		_ = b.Do(ctx, "x", advisory.Bigint(1), func(context.Context, *advisory.Held) error { panic("on purpose") })

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -60,9 +61,7 @@ func TestABreakOfWhatHasMovedOnIsRefused(t *testing.T) {
 	s := breaking(t)
 	old := s.hold("app-1", "nightly")
 	stale := fmt.Sprint(old.Token())
-	if err := old.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, old.Release(t.Context()))
 	s.tryBreak(request{"nightly", stale, "stuck"}).want(409, "not held any more")
 	next := s.hold("app-2", "nightly")
 	s.tryBreak(request{"nightly", stale, "stuck"}).want(409, "moved on")
@@ -167,8 +166,7 @@ func TestRequestsFromOtherSitesBreakNothing(t *testing.T) {
 }
 
 func TestABreakWithoutTheRoleSaysWhichOne(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	user := "pglock_reader_" + db.Name()
 	conn := db.Conn(t)
 	role := pgx.Identifier{user}.Sanitize()
@@ -264,9 +262,7 @@ func TestASlowBodyIsCutOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 		fmt.Fprint(conn, request)
 		answer, err := io.ReadAll(conn) // until the server closes the connection
 		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 "+want+" ") {

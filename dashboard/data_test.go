@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
@@ -143,9 +144,7 @@ func TestStatementsOfOtherProgramsStayOutOfThePage(t *testing.T) {
 	conn := s.db.Conn(t)
 	for _, sql := range []string{"BEGIN",
 		"SELECT 'secret-4242' FROM pglock.locks WHERE name = 'nightly' FOR UPDATE"} {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(conn.Exec(t.Context(), sql))(t)
 	}
 	body := ""
 	pgtest.Eventually(t, "the page to say who has locked the row", func() bool {
@@ -175,10 +174,7 @@ func TestOneLockHasItsQueue(t *testing.T) {
 // wait puts somebody into the queue, until the test ends.
 func (s *stage) wait(holder, name string) {
 	s.t.Helper()
-	client, err := pglock.New(s.t.Context(), s.pool, pglock.WithDefaultHolder(holder))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	client := must.Get(pglock.New(s.t.Context(), s.pool, pglock.WithDefaultHolder(holder)))(s.t)
 	ctx, cancel := context.WithCancel(s.t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -190,9 +186,7 @@ func (s *stage) wait(holder, name string) {
 	s.t.Cleanup(func() {
 		cancel()
 		<-done
-		if err := client.Close(context.Background()); err != nil {
-			s.t.Error(err)
-		}
+		must.Note(s.t, client.Close(context.Background()))
 	})
 	for conn := s.db.Conn(s.t); ; {
 		var queued bool
@@ -437,14 +431,9 @@ func TestTheListSaysWhoHasLockedAWholeTable(t *testing.T) {
 			t.Parallel()
 			s := start(t)
 			s.hold("app-1", "nightly")
-			tx, err := s.db.Conn(t).Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := must.Get(s.db.Conn(t).Begin(t.Context()))(t)
 			defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is lost
-			if _, err := tx.Exec(t.Context(), "LOCK TABLE pglock."+table); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(tx.Exec(t.Context(), "LOCK TABLE pglock."+table))(t)
 			pgtest.Eventually(t, "the lock to have lasted", func() bool {
 				got := decode[locks](t, s.get("/api/locks").want(200).body)
 				return len(got.Locks) == 0 && len(got.Ill.Locks) == 1 && got.Ill.Locks[0].Lock == "" &&
@@ -456,22 +445,13 @@ func TestTheListSaysWhoHasLockedAWholeTable(t *testing.T) {
 
 // A command of pglock-admin that people copy names the schema, unless that is the usual one.
 func TestCommandsOfThePageNameTheSchema(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	const schema = "other locks"
-	if err := migrations.Up(t.Context(), pool, migrations.WithSchema(schema)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), pool, migrations.WithSchema(schema)))
 	usual := startOver(t, db, pool)
-	admin, err := lockadmin.New(t.Context(), pool, lockadmin.WithSchema(schema))
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := dashboard.New(admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(lockadmin.New(t.Context(), pool, lockadmin.WithSchema(schema)))(t)
+	page := must.Get(dashboard.New(admin))(t)
 	defer page.Close()
 	for schemaOf, handler := range map[string]http.Handler{"pglock": usual.page, schema: page} {
 		usual.execute(fmt.Sprintf(

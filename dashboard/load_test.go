@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -121,14 +122,9 @@ func TestTwoHundredStreamsWithSlowReadersHoldUpNobody(t *testing.T) {
 	const slow, quick = 150, 50
 	address := strings.TrimPrefix(s.http.URL, "http://")
 	for range slow {
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(net.Dial("tcp", address))(t)
 		t.Cleanup(func() { conn.Close() })
-		if err := conn.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, conn.(*net.TCPConn).SetReadBuffer(4<<10))
 		fmt.Fprintf(conn, "GET /api/stream?limit=10000 HTTP/1.1\r\nHost: %s\r\n\r\n", address)
 	}
 	all := pgtest.Group(t)
@@ -205,19 +201,14 @@ func TestALostDatabaseIsAProblemThatEnds(t *testing.T) {
 	s.many(1, "")
 	e := s.stream("/api/stream")
 	e.next("locks")
-	owner, err := pgx.Connect(t.Context(), pgtest.Server(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	owner := must.Get(pgx.Connect(t.Context(), pgtest.Server(t).URL()))(t)
 	defer owner.Close(context.WithoutCancel(t.Context()))
-	must := func(sql string, args ...any) {
+	exec := func(sql string, args ...any) {
 		t.Helper()
-		if _, err := owner.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(owner.Exec(t.Context(), sql, args...))(t)
 	}
-	must("ALTER DATABASE " + pgx.Identifier{s.db.Name()}.Sanitize() + " ALLOW_CONNECTIONS false")
-	must("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", s.db.Name())
+	exec("ALTER DATABASE " + pgx.Identifier{s.db.Name()}.Sanitize() + " ALLOW_CONNECTIONS false")
+	exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", s.db.Name())
 	problem := strings.ReplaceAll(e.until("problem", `"error"`), s.admin.Place().String(), "") // as in every answer
 	r := s.get("/api/locks").want(503, `"error"`)
 	if r.header.Get("Retry-After") == "" {
@@ -235,7 +226,7 @@ func TestALostDatabaseIsAProblemThatEnds(t *testing.T) {
 	s.get("/").want(http.StatusOK)
 	late := s.stream("/api/stream?match=late") // somebody who comes meanwhile
 	late.next("problem")
-	must("ALTER DATABASE " + pgx.Identifier{s.db.Name()}.Sanitize() + " ALLOW_CONNECTIONS true")
+	exec("ALTER DATABASE " + pgx.Identifier{s.db.Name()}.Sanitize() + " ALLOW_CONNECTIONS true")
 	e.until("locks", `"lock 00001"`)
 	late.until("locks", `"locks":[]`)
 	s.get("/api/locks").want(200)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -41,10 +42,7 @@ func TestThePageWorksBelowAnyPrefix(t *testing.T) {
 // Without the slash the browser would look for everything one level too high.
 func TestWithoutTheSlashTheBrowserIsSentToIt(t *testing.T) {
 	t.Parallel()
-	page, err := dashboard.New(new(lockadmin.Admin))
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(dashboard.New(new(lockadmin.Admin)))(t)
 	defer page.Close()
 	for _, one := range []struct{ prefix, asked, to string }{
 		{"/locks", "/locks", "./locks/"},
@@ -75,10 +73,7 @@ func TestWithoutTheSlashTheBrowserIsSentToIt(t *testing.T) {
 // A server that knows no deadlines could not get rid of a reader that stops.
 func TestAServerWithoutDeadlinesIsRefusedStreams(t *testing.T) {
 	t.Parallel()
-	page, err := dashboard.New(new(lockadmin.Admin))
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(dashboard.New(new(lockadmin.Admin)))(t)
 	defer page.Close()
 	w := httptest.NewRecorder()
 	page.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/stream", nil))

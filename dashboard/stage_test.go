@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -39,14 +40,8 @@ func start(t *testing.T, opts ...dashboard.Option) *stage {
 
 func startOver(t *testing.T, db *pgtest.DB, pool *pgxpool.Pool, opts ...dashboard.Option) *stage {
 	t.Helper()
-	admin, err := lockadmin.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := dashboard.New(admin, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(lockadmin.New(t.Context(), pool))(t)
+	page := must.Get(dashboard.New(admin, opts...))(t)
 	server := httptest.NewUnstartedServer(page)
 	server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		_ = c.(*net.TCPConn).SetWriteBuffer(16 << 10) // so that a reader that does not read is noticed soon
@@ -64,20 +59,12 @@ func startOver(t *testing.T, db *pgtest.DB, pool *pgxpool.Pool, opts ...dashboar
 // hold takes a lock for the length of the test.
 func (s *stage) hold(holder, name string, opts ...pglock.AcquireOption) *pglock.Lease {
 	s.t.Helper()
-	client, err := pglock.New(s.t.Context(), s.pool, pglock.WithDefaultHolder(holder),
-		pglock.WithDefaultTTL(time.Minute))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	client := must.Get(pglock.New(s.t.Context(), s.pool, pglock.WithDefaultHolder(holder),
+		pglock.WithDefaultTTL(time.Minute)))(s.t)
 	s.t.Cleanup(func() {
-		if err := client.Close(context.Background()); err != nil {
-			s.t.Error(err)
-		}
+		must.Note(s.t, client.Close(context.Background()))
 	})
-	lease, err := client.TryAcquire(s.t.Context(), name, opts...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	lease := must.Get(client.TryAcquire(s.t.Context(), name, opts...))(s.t)
 	return lease
 }
 
@@ -92,10 +79,7 @@ type reply struct {
 // ask sends a request. Each header is "Name: value"; "Host: …" sets the host.
 func (s *stage) ask(method, path, body string, headers ...string) reply {
 	s.t.Helper()
-	r, err := http.NewRequestWithContext(s.t.Context(), method, s.http.URL+path, strings.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(s.t.Context(), method, s.http.URL+path, strings.NewReader(body)))(s.t)
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
 		r.Header.Set(name, value)
@@ -105,15 +89,9 @@ func (s *stage) ask(method, path, body string, headers ...string) reply {
 	}
 	client := *s.http.Client()
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	got, err := client.Do(r)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	got := must.Get(client.Do(r))(s.t)
 	defer got.Body.Close()
-	text, err := io.ReadAll(got.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	text := must.Get(io.ReadAll(got.Body))(s.t)
 	return reply{s.t, got.StatusCode, got.Header, string(text)}
 }
 
@@ -149,10 +127,7 @@ func basic(name, password string) string {
 // tryBreak sends what the page's script sends.
 func (s *stage) tryBreak(body any, headers ...string) reply {
 	s.t.Helper()
-	text, err := json.Marshal(body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	text := must.Get(json.Marshal(body))(s.t)
 	all := append([]string{"Content-Type: application/json", asAlice}, headers...)
 	return s.ask(http.MethodPost, "/api/break", string(text), all...)
 }
@@ -160,9 +135,7 @@ func (s *stage) tryBreak(body any, headers ...string) reply {
 func (s *stage) execute(sql string, args ...any) {
 	s.t.Helper()
 	s.db.Look(s.t, func(conn *pgx.Conn) {
-		if _, err := conn.Exec(s.t.Context(), sql, args...); err != nil {
-			s.t.Fatal(err)
-		}
+		must.Get(conn.Exec(s.t.Context(), sql, args...))(s.t)
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -39,18 +40,12 @@ func (s *stage) tryStream(path string, headers ...string) (*events, *http.Respon
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
 	s.t.Cleanup(cancel)
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.http.URL+path, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(ctx, http.MethodGet, s.http.URL+path, nil))(s.t)
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
 		r.Header.Set(name, value)
 	}
-	got, err := s.http.Client().Do(r)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	got := must.Get(s.http.Client().Do(r))(s.t)
 	s.t.Cleanup(func() { got.Body.Close() })
 	return &events{s, got.Body, bufio.NewReader(got.Body), cancel}, got
 }
@@ -132,9 +127,7 @@ func TestAStreamShowsAChangeWithinASecond(t *testing.T) {
 		}
 	}
 	single.until("lock", `"holder":"app-1"`)
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lease.Release(t.Context()))
 	single.until("lock", `"holders":[]`)
 	for strings.Contains(list.next("locks"), `"nightly"`) {
 	}

@@ -9,15 +9,14 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // The table of mutexes and goroutines in architecture.md names each file of the library that has some, and no other.
 func TestArchitectureNamesAllMutexesAndGoroutines(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("architecture.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("architecture.md"))(t)
 	type concurrency struct{ mutexes, goroutines bool }
 	written := make(map[string]concurrency)
 	row := regexp.MustCompile("(?m)^\\| `([^` ]+\\.go)` \\|(.*)\\|(.*)\\|$")
@@ -37,10 +36,7 @@ func TestArchitectureNamesAllMutexesAndGoroutines(t *testing.T) {
 			if strings.HasSuffix(file, "_test.go") {
 				continue
 			}
-			tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			tree := must.Get(parser.ParseFile(token.NewFileSet(), file, nil, 0))(t)
 			var c concurrency
 			ast.Inspect(tree, func(n ast.Node) bool {
 				switch n := n.(type) {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 const root = ".."
@@ -19,7 +21,7 @@ const root = ".."
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -31,10 +33,7 @@ func pages(t *testing.T) map[string]string {
 		text, err := os.ReadFile(path)
 		found[path] = string(text)
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if len(found) < 20 {
 		t.Fatalf("only %d pages were found", len(found))
 	}

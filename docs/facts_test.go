@@ -13,34 +13,26 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 // read gives a file of the repository.
 func read(t *testing.T, path ...string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(append([]string{root}, path...)...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(append([]string{root}, path...)...)))(t)
 	return string(text)
 }
 
 // options gives the exported options of a package.
 func options(t *testing.T, dir string) (names []string) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(filepath.Glob(filepath.Join(root, dir, "*.go")))(t)
 	for _, path := range files {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := must.Get(parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution))(t)
 		for _, d := range file.Decls {
 			if f, is := d.(*ast.FuncDecl); is && f.Recv == nil && strings.HasPrefix(f.Name.Name, "With") {
 				names = append(names, f.Name.Name)
@@ -53,7 +45,7 @@ func options(t *testing.T, dir string) (names []string) {
 func TestConfigurationNamesEveryOption(t *testing.T) {
 	t.Parallel()
 	page := read(t, "docs", "configuration.md")
-	for dir, least := range map[string]int{"pglock": 5, "fencedstore": 5, "dashboard": 5, "leader": 4, "advisory": 2,
+	for dir, least := range map[string]int{"pglock": 5, "fencedstore": 5, "dashboard": 5, "leader": 4,
 		"migrations": 1, "schedulers": 3, "otelpglock": 3} {
 		found := options(t, dir)
 		if len(found) < least {
@@ -136,7 +128,7 @@ func TestOnlyWhatIsNamedImportsFromInternalDev(t *testing.T) {
 	for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(rule[1], -1) {
 		imports[m[1]] = false
 	}
-	err := fs.WalkDir(os.DirFS(root), ".", func(file string, _ fs.DirEntry, err error) error {
+	must.Do(t, fs.WalkDir(os.DirFS(root), ".", func(file string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") ||
 			strings.HasPrefix(file, "internal/dev/") ||
 			!strings.Contains(read(t, file), `"github.com/pglock-dev/pglock/internal/dev/`) {
@@ -152,10 +144,7 @@ func TestOnlyWhatIsNamedImportsFromInternalDev(t *testing.T) {
 			t.Errorf("%s imports from internal/dev, and CONTRIBUTING.md does not name it", file)
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for named, does := range imports {
 		if !does {
 			t.Errorf("CONTRIBUTING.md says that %s imports from internal/dev", named)

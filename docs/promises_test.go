@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 var update = flag.Bool("update", false, "write the promises of docs/guarantees.md into README.md and pglock/doc.go")
@@ -69,9 +71,7 @@ func same(t *testing.T, file string, place *regexp.Regexp, want string) {
 	case found[0] == want:
 	case *update:
 		text = strings.Replace(text, found[0], want, 1)
-		if err := os.WriteFile(filepath.Join(root, file), []byte(text), 0o644); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, os.WriteFile(filepath.Join(root, file), []byte(text), 0o644))
 	default:
 		t.Errorf("%s has other promises than docs/guarantees.md; go test ./docs -run Promises -update copies them:\n%s",
 			file, found[0])
@@ -100,7 +100,7 @@ func TestEveryPageThatTheCodeNamesExists(t *testing.T) {
 // sources gives the files of code, by their path below the root.
 func sources(t *testing.T) (files []string) {
 	t.Helper()
-	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -112,9 +112,6 @@ func sources(t *testing.T) (files []string) {
 			return err
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return files
 }

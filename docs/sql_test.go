@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 )
@@ -95,17 +96,11 @@ func TestTheSQLOfAlertsShowsWhoBlocksPglockAndNobodyElse(t *testing.T) {
 	waits(begun(elsewhere, ``), lock)
 
 	query := blocksOfSQL.FindStringSubmatch(read(t, "docs", "alerts.md"))[1]
-	rows, err := looks.Query(t.Context(), query)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
+	rows := must.Get(looks.Query(t.Context(), query))(t)
+	got := must.Get(pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
 		blocker, err := pgx.RowToMap(row)
 		return fmt.Sprint("process ", blocker["pid"], " waits for ", blocker["waits_for"]), err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	head, behind := first.PgConn().PID(), second.PgConn().PID()
 	want := []string{fmt.Sprintf("process %d waits for []", head),
 		fmt.Sprintf("process %d waits for [%d]", behind, head)}
@@ -125,20 +120,14 @@ func TestThePageOfGuardsWritesByHandUnderAnyLock(t *testing.T) {
 	script := blocksOfSQL.FindStringSubmatch(rest)[1]
 	for _, lock := range []string{"accounts/42", "the ledger's"} {
 		t.Run(lock, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			conn := db.Conn(t)
 			execute(t, conn, `CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint);
 				INSERT INTO accounts VALUES (42, 0)`)
-			err := fencedstore.GuardTable(t.Context(), conn, "accounts", fencedstore.WithTableKey("id"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, fencedstore.GuardTable(t.Context(), conn, "accounts", fencedstore.WithTableKey("id")))
 			changed := strings.Replace(script, "accounts/42", strings.ReplaceAll(lock, "'", "''"), 1)
 			file := filepath.Join(t.TempDir(), "by_hand.sql")
-			if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(file, []byte(changed), 0o600))
 			//nolint:gosec // psql with the page's own script
 			said, err := exec.CommandContext(t.Context(), psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", db.URL(),
 				"-f", file).CombinedOutput()
@@ -186,7 +175,5 @@ func TestThePageOfInstallMakesAndRemovesTheSchemaWithPsql(t *testing.T) {
 
 func execute(t *testing.T, conn *pgx.Conn, script string) {
 	t.Helper()
-	if _, err := conn.Exec(t.Context(), script, pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Exec(t.Context(), script, pgx.QueryExecModeSimpleProtocol))(t)
 }

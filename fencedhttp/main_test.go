@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/fencedhttp"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
@@ -22,23 +23,12 @@ func TestMain(m *testing.M) {
 func acquired(t *testing.T) (*pglock.Lease, *lockadmin.Admin) {
 	t.Helper()
 	pool := pgtest.Database(t).Pool(t)
-	c, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	admin, err := lockadmin.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(pglock.New(t.Context(), pool))(t)
+	admin := must.Get(lockadmin.New(t.Context(), pool))(t)
 	t.Cleanup(func() {
-		if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, c.Close(context.WithoutCancel(t.Context())))
 	})
-	l, err := c.TryAcquire(t.Context(), "report")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(c.TryAcquire(t.Context(), "report"))(t)
 	return l, admin
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/fencedhttp"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -24,9 +25,7 @@ func TestEachRefusalIsObserved(t *testing.T) {
 	type key struct{}
 	ctx := context.WithValue(t.Context(), key{}, "the request's")
 	store := &fencedhttp.MemoryStore{}
-	if _, err := store.Advance(t.Context(), "/r", 35); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(store.Advance(t.Context(), "/r", 35))(t)
 	for what, c := range map[string]struct {
 		change func(*fencedhttp.Verifier)
 		values []string

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/fencedhttp"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -132,8 +133,7 @@ func TestI3_SerializedRequestThatIsOvertakenBetweenStoreAndHandlerIsRefused(t *t
 		}))
 		v.Serialize = true
 		h := v.Middleware(echo)
-		late := make(chan *httptest.ResponseRecorder, 1)
-		go func() { late <- ask(t.Context(), h, "/r", "33") }()
+		late := must.Go(func() *httptest.ResponseRecorder { return ask(t.Context(), h, "/r", "33") })
 		<-passed
 		if w := ask(t.Context(), h, "/r", "34"); w.Code != 200 {
 			t.Errorf("token 34: status %d", w.Code)

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedhttp"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -22,17 +23,12 @@ import (
 // tableStore is one with its table, over a pool with the settings.
 func tableStore(t *testing.T, db *pgtest.DB, table pgx.Identifier, settings map[string]string) *fencedhttp.TableStore {
 	t.Helper()
-	s, err := fencedhttp.NewTableStore(db.Pool(t, func(c *pgxpool.Config) {
+	s := must.Get(fencedhttp.NewTableStore(db.Pool(t, func(c *pgxpool.Config) {
 		for name, value := range settings {
 			c.ConnConfig.RuntimeParams[name] = value
 		}
-	}), table)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	}), table))(t)
+	must.Do(t, s.Create(t.Context()))
 	return s
 }
 
@@ -117,41 +113,24 @@ func TestI3_ConcurrentAdvancesAreOrdered(t *testing.T) {
 }
 
 func TestAdvanceWaitsForAnOpenTransactionAndSeesWhatItWrote(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	s := tableStore(t, db, pgx.Identifier{"tokens"}, map[string]string{"application_name": "waiter"})
-	if _, err := s.Advance(t.Context(), "r", 5); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.Advance(t.Context(), "r", 5))(t)
 	conn, watch := db.Conn(t), db.Conn(t)
-	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "UPDATE tokens SET token = 9"); err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(conn.Begin(t.Context()))(t)
+	must.Get(tx.Exec(t.Context(), "UPDATE tokens SET token = 9"))(t)
 	type answer struct {
 		last pglock.Token
 		err  error
 	}
-	answers := make(chan answer, 1)
-	go func() {
-		last, err := s.Advance(t.Context(), "r", 7)
-		answers <- answer{last, err}
-	}()
+	answers := must.Go(func() answer { last, err := s.Advance(t.Context(), "r", 7); return answer{last, err} })
 	pgtest.Eventually(t, "the waiter is blocked", func() (blocked bool) {
-		err := watch.QueryRow(t.Context(),
+		must.Do(t, watch.QueryRow(t.Context(),
 			`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
-			AND application_name = 'waiter' AND wait_event_type = 'Lock')`).Scan(&blocked)
-		if err != nil {
-			t.Fatal(err)
-		}
+			AND application_name = 'waiter' AND wait_event_type = 'Lock')`).Scan(&blocked))
 		return blocked
 	})
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tx.Commit(t.Context()))
 	if a := <-answers; a.err != nil || a.last != 9 {
 		t.Errorf("to 7 after 9: %d, %v", a.last, a.err)
 	}
@@ -163,17 +142,12 @@ func TestI12_AdvanceIsDurableWhateverTheSessionSays(t *testing.T) {
 		"remote_apply": "remote_apply"} {
 		db := pgtest.EmptyDatabase(t)
 		s := tableStore(t, db, pgx.Identifier{"tokens"}, map[string]string{"synchronous_commit": setting})
-		_, err := db.Conn(t).Exec(t.Context(), `CREATE TABLE seen (mode text, token bigint);
+		must.Get(db.Conn(t).Exec(t.Context(), `CREATE TABLE seen (mode text, token bigint);
 			CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 				INSERT INTO seen VALUES (current_setting('synchronous_commit'), NEW.token); RETURN NULL; END $$;
-			CREATE TRIGGER look AFTER INSERT OR UPDATE ON tokens FOR EACH ROW EXECUTE FUNCTION look()`)
-		if err != nil {
-			t.Fatal(err)
-		}
+			CREATE TRIGGER look AFTER INSERT OR UPDATE ON tokens FOR EACH ROW EXECUTE FUNCTION look()`))(t)
 		for _, token := range []pglock.Token{5, 5, 4, 6, 6} {
-			if _, err := s.Advance(t.Context(), "r", token); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(s.Advance(t.Context(), "r", token))(t)
 		}
 		var wrote []string
 		rows, err := db.Conn(t).Query(t.Context(), "SELECT mode || ' ' || token FROM seen ORDER BY token")
@@ -188,11 +162,8 @@ func TestI12_AdvanceIsDurableWhateverTheSessionSays(t *testing.T) {
 }
 
 func TestTableStoreRemembersAcrossItsOwnEnd(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
-	if _, err := tableStore(t, db, pgx.Identifier{"tokens"}, nil).Advance(t.Context(), "r", 9); err != nil {
-		t.Fatal(err)
-	}
+	db := pgtest.EmptyParallel(t)
+	must.Get(tableStore(t, db, pgx.Identifier{"tokens"}, nil).Advance(t.Context(), "r", 9))(t)
 	if last, err := tableStore(t, db, pgx.Identifier{"tokens"}, nil).Advance(t.Context(), "r", 8); err != nil ||
 		last != 9 {
 		t.Errorf("%d, %v", last, err)
@@ -200,8 +171,7 @@ func TestTableStoreRemembersAcrossItsOwnEnd(t *testing.T) {
 }
 
 func TestTableIsCreatedByManyAtOnce(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	pool := db.Pool(t)
 	var all sync.WaitGroup
 	for range 8 {
@@ -223,16 +193,11 @@ func TestTableIsCreatedByManyAtOnce(t *testing.T) {
 
 // The table may be made by somebody else, with the rights that the comment of TableStore names.
 func TestATableThatIsThereNeedsNoRightToMakeOne(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	conn := db.Conn(t)
-	if _, err := conn.Exec(t.Context(), "CREATE SCHEMA theirs"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Exec(t.Context(), "CREATE SCHEMA theirs"))(t)
 	old := tableStore(t, db, pgx.Identifier{"theirs", "tokens"}, nil)
-	if _, err := old.Advance(t.Context(), "r", 34); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(old.Advance(t.Context(), "r", 34))(t)
 	name := db.Name() + "_service"
 	if _, err := conn.Exec(t.Context(), fmt.Sprintf(`CREATE ROLE %[1]s; GRANT USAGE ON SCHEMA theirs TO %[1]s;
 		GRANT SELECT, INSERT, UPDATE ON theirs.tokens TO %[1]s; CREATE SCHEMA %[1]s AUTHORIZATION %[1]s;
@@ -266,21 +231,12 @@ func TestATableThatIsThereNeedsNoRightToMakeOne(t *testing.T) {
 func TestI17_ATokenThatTheStandbyMayLackIsWrittenAgain(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Dedicated(t, map[string]string{"synchronous_standby_names": "nobody"})
-	config, err := pgxpool.ParseConfig(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgxpool.ParseConfig(server.URL()))(t)
 	config.ConnConfig.RuntimeParams["client_min_messages"] = "error"
 	pglock.ObserveCommits(config.ConnConfig)
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
-	s, err := fencedhttp.NewTableStore(pool, pgx.Identifier{"tokens"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(fencedhttp.NewTableStore(pool, pgx.Identifier{"tokens"}))(t)
 	if _, err := pool.Exec(t.Context(), `SET synchronous_commit = local; CREATE TABLE tokens (resource text PRIMARY KEY,
 		token bigint, advanced_at timestamptz); INSERT INTO tokens VALUES ('r', 34)`); err != nil {
 		t.Fatal(err)
@@ -294,11 +250,7 @@ func TestI17_ATokenThatTheStandbyMayLackIsWrittenAgain(t *testing.T) {
 		t.Errorf("token %d was admitted without the standby", last)
 	}
 	for _, token := range []pglock.Token{34, 35} { // somebody cancels the wait, which the server takes for a success
-		done := make(chan error, 1)
-		go func() {
-			_, err := s.Advance(t.Context(), "r", token)
-			done <- err
-		}()
+		done := must.Go(func() error { _, err := s.Advance(t.Context(), "r", token); return err })
 		pgtest.Eventually(t, "the wait for the standby to be cancelled", func() (cancelled bool) {
 			err := pool.QueryRow(t.Context(), `SELECT coalesce(bool_or(pg_cancel_backend(pid)), false)
 				FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&cancelled)
@@ -311,9 +263,8 @@ func TestI17_ATokenThatTheStandbyMayLackIsWrittenAgain(t *testing.T) {
 }
 
 func TestTableStoreUnderAHostileSearchPath(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
-	_, err := db.Conn(t).Exec(t.Context(), `CREATE SCHEMA hostile; CREATE SCHEMA mine;
+	db := pgtest.EmptyParallel(t)
+	must.Get(db.Conn(t).Exec(t.Context(), `CREATE SCHEMA hostile; CREATE SCHEMA mine;
 		CREATE FUNCTION hostile.op(text, text) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
 		CREATE FUNCTION hostile.op(bigint, bigint) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
 		CREATE FUNCTION hostile.op(int, int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
@@ -323,10 +274,7 @@ func TestTableStoreUnderAHostileSearchPath(t *testing.T) {
 		CREATE OPERATOR hostile.>= (LEFTARG = int, RIGHTARG = int, FUNCTION = hostile.op);
 		CREATE OPERATOR hostile.<= (LEFTARG = int, RIGHTARG = int, FUNCTION = hostile.op);
 		CREATE OPERATOR hostile.> (LEFTARG = bigint, RIGHTARG = int, FUNCTION = hostile.op);
-		CREATE FUNCTION hostile.octet_length(text) RETURNS int LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$`)
-	if err != nil {
-		t.Fatal(err)
-	}
+		CREATE FUNCTION hostile.octet_length(text) RETURNS int LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$`))(t)
 	s := tableStore(t, db, pgx.Identifier{"mine", "tokens"}, map[string]string{"search_path": "hostile, pg_catalog"})
 	for _, tc := range []struct{ token, last pglock.Token }{{5, 5}, {4, 5}, {6, 6}} {
 		if last, err := s.Advance(t.Context(), "r", tc.token); err != nil || last != tc.last {
@@ -350,10 +298,7 @@ func TestStoresRefuseWhatTheyCannotUse(t *testing.T) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 	}
-	s, err := fencedhttp.NewTableStore(pool, pgx.Identifier{"missing"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(fencedhttp.NewTableStore(pool, pgx.Identifier{"missing"}))(t)
 	if last, err := s.Advance(t.Context(), "r", 1); err == nil || !strings.Contains(err.Error(), "missing") {
 		t.Errorf("%d, %v", last, err)
 	}

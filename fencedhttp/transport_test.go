@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/fencedhttp"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -46,10 +47,7 @@ func (c *closing) Close() error {
 func send(ctx context.Context, t *testing.T, c *http.Client, url string, header http.Header) (string, error) {
 	t.Helper()
 	b := &closing{Reader: strings.NewReader("body")}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPut, url, b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(ctx, http.MethodPut, url, b))(t)
 	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("body")), nil }
 	for name, values := range header {
 		r.Header[name] = values
@@ -66,10 +64,7 @@ func send(ctx context.Context, t *testing.T, c *http.Client, url string, header 
 		return "", err
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(io.ReadAll(resp.Body))(t)
 	return string(text), nil
 }
 
@@ -147,13 +142,9 @@ func TestTransportSendsNothingUnderALeaseThatHasEnded(t *testing.T) {
 	t.Parallel()
 	url, client, requests := service(t)
 	released, _ := acquired(t)
-	if err := released.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, released.Release(t.Context()))
 	lost, owner := acquired(t)
-	if _, err := owner.Break(t.Context(), lost.Name(), "for the test", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(owner.Break(t.Context(), lost.Name(), "for the test", lockadmin.BreakOptions{}))(t)
 	if _, err := lost.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Fatal(err)
 	}
@@ -239,14 +230,10 @@ func TestRefusalKnowsTheProblemsOfAVerifierAndLeavesTheResponse(t *testing.T) {
 			t.Errorf("%s: %d bytes can be read, of %d, %v", name, len(text), len(tc.text), err)
 		}
 	}
-	if err := fencedhttp.Refusal(nil); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, fencedhttp.Refusal(nil))
 	broken := response(409, "application/problem+json", "")
 	broken.Body = io.NopCloser(io.MultiReader(strings.NewReader("{"), torn{}))
-	if err := fencedhttp.Refusal(broken); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, fencedhttp.Refusal(broken))
 	if text, err := io.ReadAll(broken.Body); string(text) != "{" || !errors.Is(err, errTorn) {
 		t.Errorf("%q, %v", text, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/fencedhttp"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -161,9 +162,7 @@ func TestAVerifierThatCannotCompareAdmitsNobody(t *testing.T) {
 	forgets := storeFunc(func(context.Context, string, pglock.Token) (pglock.Token, error) { return 3, nil })
 	fails := storeFunc(func(context.Context, string, pglock.Token) (pglock.Token, error) { return 0, secret })
 	full := &fencedhttp.MemoryStore{MaxResources: 1}
-	if _, err := full.Advance(t.Context(), "other", 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(full.Advance(t.Context(), "other", 1))(t)
 	memory := &fencedhttp.MemoryStore{}
 	for name, tc := range map[string]struct {
 		verifier *fencedhttp.Verifier

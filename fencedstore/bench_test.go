@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -35,10 +36,7 @@ func newBench(t *testing.T, opts ...pglock.Option) *bench {
 
 func newBenchOn(t *testing.T, db *pgtest.DB, opts ...pglock.Option) *bench {
 	t.Helper()
-	config, err := pgx.ParseConfig(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig(db.URL()))(t)
 	pool := db.Pool(t)
 	b := bench{db: db, pool: pool, sqlDB: stdlib.OpenDB(*config), store: fencedstore.New(pool)}
 	t.Cleanup(func() { _ = b.sqlDB.Close() })
@@ -48,10 +46,7 @@ func newBenchOn(t *testing.T, db *pgtest.DB, opts ...pglock.Option) *bench {
 // withClient is the same bench with a client of its own.
 func (b bench) withClient(t *testing.T, opts ...pglock.Option) *bench {
 	t.Helper()
-	c, err := pglock.New(t.Context(), b.pool, append(opts, pglock.WithDefaultTTL(time.Hour))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(pglock.New(t.Context(), b.pool, append(opts, pglock.WithDefaultTTL(time.Hour))...))(t)
 	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
 	b.client = c
 	return &b
@@ -74,30 +69,21 @@ func (b *bench) exec(t *testing.T, sql string, args ...any) {
 
 func (b *bench) acquire(t *testing.T, name string, opts ...pglock.AcquireOption) *pglock.Lease {
 	t.Helper()
-	l, err := b.client.TryAcquire(t.Context(), name, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(b.client.TryAcquire(t.Context(), name, opts...))(t)
 	return l
 }
 
 // begin begins a transaction, and rolls it back at the end of the test unless that has ended it.
 func (b *bench) begin(t *testing.T) pgx.Tx {
 	t.Helper()
-	tx, err := b.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(b.pool.Begin(t.Context()))(t)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
 	return tx
 }
 
 func (b *bench) beginSQL(t *testing.T) *sql.Tx {
 	t.Helper()
-	tx, err := b.sqlDB.BeginTx(context.WithoutCancel(t.Context()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(b.sqlDB.BeginTx(context.WithoutCancel(t.Context()), nil))(t)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	return tx
 }
@@ -116,16 +102,12 @@ func (b *bench) breaks(t *testing.T, l *pglock.Lease) {
 
 func release(t *testing.T, l *pglock.Lease) {
 	t.Helper()
-	if err := l.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Release(t.Context()))
 }
 
 func (b *bench) guard(t *testing.T, table string, opts ...fencedstore.TableOption) {
 	t.Helper()
-	if err := fencedstore.GuardTable(t.Context(), b.pool, table, opts...); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, fencedstore.GuardTable(t.Context(), b.pool, table, opts...))
 }
 
 // write writes under the fence of the resource, in one transaction.

@@ -13,25 +13,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // blocker opens a session as psql would, runs the statement in a transaction, and leaves that open.
 func (b *bench) blocker(t *testing.T, sql string) *pgx.Conn {
 	t.Helper()
-	config, err := pgx.ParseConfig(b.db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig(b.db.URL()))(t)
 	config.RuntimeParams["application_name"] = "psql"
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pgx.ConnectConfig(t.Context(), config))(t)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
-	if _, err := conn.Exec(t.Context(), "BEGIN; "+sql); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Exec(t.Context(), "BEGIN; "+sql))(t)
 	return conn
 }
 
@@ -132,9 +125,7 @@ func TestWriteBehindALockedRowSaysWhoHasLockedIt(t *testing.T) {
 				if strings.Contains(late.Error(), "WithTimeLimit") {
 					t.Errorf("%q advises more time", late)
 				}
-				if err := conn.Close(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, conn.Close(t.Context()))
 				if n := b.number(t, `SELECT n FROM `+table); n != 0 {
 					t.Errorf("n is %d", n)
 				}
@@ -196,14 +187,10 @@ func TestWriteThatWaitsAtItsFenceSaysForWhom(t *testing.T) {
 			t.Parallel()
 			before, lease := b.acquire(t, t.Name()+" before"), b.acquire(t, t.Name())
 			// so that the fence's row is there to see
-			if err := b.write(t, before, lease.Name(), `SELECT 1`); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, b.write(t, before, lease.Name(), `SELECT 1`))
 			tx := b.begin(t)
 			fence := fencedstore.Fence{Lease: before, Resource: lease.Name(), SameToken: true}
-			if _, err := fencedstore.Guard(t.Context(), tx, fence); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(fencedstore.Guard(t.Context(), tx, fence))(t)
 			pid := int(tx.Conn().PgConn().PID())
 			late := toldWho(t, func() error {
 				return ways[how](t, b, lease, func(context.Context, transaction) error {
@@ -228,9 +215,7 @@ func TestOnceBehindTheSameKeySaysWhoHasIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	tx := b.begin(t)
-	if _, err := fencedstore.Guard(t.Context(), tx, before, fencedstore.WithKey("job")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(fencedstore.Guard(t.Context(), tx, before, fencedstore.WithKey("job")))(t)
 	late := toldWho(t, func() error {
 		return b.store.With(fencedstore.WithTimeLimit(2*time.Second)).Once(t.Context(),
 			fencedstore.Fence{Lease: lease, SameToken: true}, "job", func(context.Context, pgx.Tx) error { return nil })
@@ -292,9 +277,7 @@ func TestWriteThatIsNotSlowLooksForNobody(t *testing.T) {
 			fencedstore.WithTimeLimit(limit))
 	}
 	for range 10 {
-		if err := write(0.05, time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, write(0.05, time.Minute))
 	}
 	if n := looks.Load(); n != 0 {
 		t.Errorf("it looked %d times", n)

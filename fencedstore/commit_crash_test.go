@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -105,10 +106,7 @@ func TestI17_ExplainTakesNoLostAnswerForTheTimeLimit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.exec(t, `CREATE TABLE ledger (of text)`)
-	config, err := pgx.ParseConfig(b.db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig(b.db.URL()))(t)
 	var armed atomic.Bool
 	crashes(config, &crashing{armed: &armed})
 	db := stdlib.OpenDB(*config)
@@ -118,10 +116,7 @@ func TestI17_ExplainTakesNoLostAnswerForTheTimeLimit(t *testing.T) {
 	options := []fencedstore.Option{fencedstore.WithTimeLimit(limit), fencedstore.WithReceipt()}
 	for what, commit := range map[string]func(*pglock.Lease) (*fencedstore.Guarded, error){
 		"pgx": func(l *pglock.Lease) (*fencedstore.Guarded, error) {
-			tx, err := pool.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := must.Get(pool.Begin(t.Context()))(t)
 			g, err := fencedstore.Guard(t.Context(), tx, l, options...)
 			if err == nil {
 				_, err = tx.Exec(t.Context(), `INSERT INTO ledger VALUES ('pgx')`)
@@ -133,10 +128,7 @@ func TestI17_ExplainTakesNoLostAnswerForTheTimeLimit(t *testing.T) {
 			return g, tx.Commit(t.Context())
 		},
 		"database/sql": func(l *pglock.Lease) (*fencedstore.Guarded, error) {
-			tx, err := db.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := must.Get(db.BeginTx(t.Context(), nil))(t)
 			g, err := fencedstore.GuardSQL(t.Context(), tx, l, options...)
 			if err == nil {
 				_, err = tx.ExecContext(t.Context(), `INSERT INTO ledger VALUES ('database/sql')`)
@@ -176,10 +168,7 @@ func TestSealTellsTheTimeLimitOfAConnectionThatHasEnded(t *testing.T) {
 	b := newBench(t)
 	const limit = time.Second
 	tx := b.begin(t)
-	g, err := fencedstore.Guard(t.Context(), tx, b.acquire(t, "a"), fencedstore.WithTimeLimit(limit))
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must.Get(fencedstore.Guard(t.Context(), tx, b.acquire(t, "a"), fencedstore.WithTimeLimit(limit)))(t)
 	_ = tx.Conn().PgConn().Conn().Close()
 	time.Sleep(limit + limit/10) // until the limit has passed
 	if err := g.Seal(t.Context()); !errors.Is(err, fencedstore.ErrTimeLimit) {

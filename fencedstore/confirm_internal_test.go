@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // forgetful loses the connection of the first question.
@@ -23,10 +25,7 @@ func (f *forgetful) look(context.Context, Receipt) (bool, error) {
 // That a key is done is asked until somebody answers, as any outcome is.
 func TestI17_ADoneKeyIsConfirmedInASecondAttempt(t *testing.T) {
 	t.Parallel()
-	r, err := newReceipt("pglock")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(newReceipt("pglock"))(t)
 	if err := confirmDone(t.Context(), &forgetful{}, r, &DoneError{Key: "k"}); !errors.Is(err, ErrDone) {
 		t.Error(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // The question whether a key is done writes the receipt. Without an answer nobody knows whether it has let go of the
@@ -20,9 +21,7 @@ func TestAnUnansweredQuestionKeepsTheRowOfItsReceipt(t *testing.T) {
 	do := func(key string) error {
 		return b.store.Once(t.Context(), l, key, func(context.Context, pgx.Tx) error { return nil })
 	}
-	if err := do("k"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, do("k"))
 	if _, err := b.pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION pglock.outcome(p_receipt_id uuid, p_write_id uuid)
 		RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION USING ERRCODE = '42501'; END $$`); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -89,10 +90,7 @@ var otherDrivers = map[string]func(*pgconn.PgError) error{
 // open opens the database through a driver with such errors.
 func (b *bench) open(t *testing.T, tells func(*pgconn.PgError) error, change func(*pgx.ConnConfig)) *sql.DB {
 	t.Helper()
-	config, err := pgx.ParseConfig(b.db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig(b.db.URL()))(t)
 	change(config)
 	db := sql.OpenDB(otherDriver{stdlib.GetConnector(*config), tells})
 	t.Cleanup(func() { _ = db.Close() })
@@ -160,9 +158,7 @@ func TestNoLeaseIsBlamedForTheLossOfAnother(t *testing.T) {
 				t.Errorf("lost: %+v, want reason %q", lost, want)
 			}
 
-			if err := store.Write(t.Context(), once, none); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, store.Write(t.Context(), once, none))
 			err = store.Write(t.Context(), fencedstore.Fences{{Lease: held}, {Lease: once}}, none)
 			of(err, fencedstore.ErrStaleToken, once.Name())
 			stale, is := errors.AsType[*fencedstore.StaleTokenError](err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -15,18 +16,10 @@ import (
 // A write without a time limit extends nothing, also if its lease runs out just before: then the server says so.
 func TestWriteWithoutATimeLimitExtendsNoLease(t *testing.T) {
 	t.Parallel()
-	client, err := pglock.New(t.Context(), pgtest.Database(t).Pool(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(pglock.New(t.Context(), pgtest.Database(t).Pool(t)))(t)
 	defer client.Close(t.Context())
-	lease, err := client.TryAcquire(t.Context(), "a", pglock.WithTTL(3*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	lease := must.Get(client.TryAcquire(t.Context(), "a", pglock.WithTTL(3*time.Second)))(t)
+	must.Do(t, lease.Release(t.Context()))
 	time.Sleep(time.Until(lease.Deadline()) + time.Millisecond) // nothing renews it any more
 	o := opening{fences: []Fence{{Lease: lease}}}
 	if ends, err := o.extend(t.Context(), time.Second); err != nil || ends != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -19,9 +20,7 @@ import (
 func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	if err := migrations.Up(t.Context(), b.db.URL(), migrations.WithSchema("second")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), b.db.URL(), migrations.WithSchema("second")))
 	one, two := b.acquire(t, "one"), b.acquire(t, "two")
 	slot := b.acquire(t, "limited", pglock.WithLimit(3))
 	likeSlot := b.acquire(t, slot.Resource())
@@ -114,9 +113,7 @@ func TestManyFencesArePassedAtOnce(t *testing.T) {
 			t.Errorf("%s: %d fences were passed by one transaction", way, n)
 		}
 	}
-	if err := b.store.Write(t.Context(), fences, nothing); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, b.store.Write(t.Context(), fences, nothing))
 	passed("Write")
 	if err := b.store.Write(t.Context(), fences[999:], nothing); !errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Errorf("a token writes once: %v", err)
@@ -128,17 +125,13 @@ func TestManyFencesArePassedAtOnce(t *testing.T) {
 	if _, err := fencedstore.Guard(t.Context(), tx, fences); err != nil {
 		t.Error(err)
 	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, tx.Commit(t.Context()))
 	passed("Guard")
 	sqlTx := b.beginSQL(t)
 	if _, err := fencedstore.GuardSQL(t.Context(), sqlTx, fences); err != nil {
 		t.Error(err)
 	}
-	if err := sqlTx.Commit(); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, sqlTx.Commit())
 	passed("GuardSQL")
 }
 
@@ -156,9 +149,7 @@ func TestExplainBlamesTheFenceThatWasRefused(t *testing.T) {
 		{Lease: a, Resource: "again"}, {Lease: confusing, Resource: "'c'"}}
 	quote := func(s string) (quoted string) {
 		t.Helper()
-		if err := b.pool.QueryRow(t.Context(), `SELECT quote_literal($1)`, s).Scan(&quoted); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, b.pool.QueryRow(t.Context(), `SELECT quote_literal($1)`, s).Scan(&quoted))
 		return quoted
 	}
 	for i, f := range fences {
@@ -260,10 +251,7 @@ func ExampleFences() {
 func TestSealAfterTheEndOfItsTransactionSaysSo(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	savepoint, err := b.begin(t).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	savepoint := must.Get(b.begin(t).Begin(t.Context()))(t)
 	nested, err := fencedstore.Guard(t.Context(), savepoint, b.acquire(t, "nested"))
 	if err == nil {
 		err = savepoint.Rollback(t.Context())

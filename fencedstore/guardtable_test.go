@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -120,9 +121,7 @@ func TestGuardTableTellsWhatStandsInItsWay(t *testing.T) {
 	if err := fencedstore.UnguardTable(t.Context(), b.pool, "accounts"); !errors.Is(err, fencedstore.ErrNotGuarded) {
 		t.Errorf("unguarded before it was guarded: %v", err)
 	}
-	if err := guard(fencedstore.WithTableKey("id")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, guard(fencedstore.WithTableKey("id")))
 	for what, opts := range map[string][]fencedstore.TableOption{
 		"another resource": {fencedstore.WithTableResource("x"), fencedstore.WithTableKey("id")},
 		"another key":      {fencedstore.WithTableKey("owner")}, "no key": nil,
@@ -135,29 +134,19 @@ func TestGuardTableTellsWhatStandsInItsWay(t *testing.T) {
 	if err := guard(fencedstore.WithTableKey("id")); err != nil {
 		t.Errorf("guarded again in the same way: %v", err)
 	}
-	if err := fencedstore.UnguardTable(t.Context(), b.pool, "accounts"); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, fencedstore.UnguardTable(t.Context(), b.pool, "accounts"))
 
 	// The guard waits for those who write, and for no longer than it may.
 	tx := b.begin(t)
-	if _, err := tx.Exec(t.Context(), `INSERT INTO accounts VALUES (1)`); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(tx.Exec(t.Context(), `INSERT INTO accounts VALUES (1)`))(t)
 	conn := b.db.Conn(t)
-	if _, err := conn.Exec(t.Context(), `SET lock_timeout = '50ms'`); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Exec(t.Context(), `SET lock_timeout = '50ms'`))(t)
 	if err := fencedstore.GuardTable(t.Context(), conn, "accounts"); code(err) != "55P03" {
 		t.Errorf("guarded while somebody writes: %v", err)
 	}
 	// In a transaction of the application's own it comes and goes with that.
-	if err := fencedstore.GuardTable(t.Context(), tx, "public.accounts"); err != nil {
-		t.Error(err)
-	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, fencedstore.GuardTable(t.Context(), tx, "public.accounts"))
+	must.Note(t, tx.Rollback(t.Context()))
 	if guards, err := fencedstore.TableGuards(t.Context(), conn); err != nil || len(guards) != 0 {
 		t.Errorf("after the rollback: %+v, %v", guards, err)
 	}
@@ -169,9 +158,7 @@ func TestTwoGuardATableAtOnce(t *testing.T) {
 	b := newBench(t)
 	b.exec(t, `CREATE TABLE accounts (id int)`)
 	tx := b.begin(t)
-	if _, err := tx.Exec(t.Context(), `INSERT INTO accounts VALUES (1)`); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(tx.Exec(t.Context(), `INSERT INTO accounts VALUES (1)`))(t)
 	done := make(chan error, 2)
 	for range cap(done) {
 		conn := b.db.Conn(t)
@@ -181,13 +168,9 @@ func TestTwoGuardATableAtOnce(t *testing.T) {
 		return b.number(t, `SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
 			WHERE d.datname = current_database() AND l.relation = 'accounts'::regclass AND NOT l.granted`) == cap(done)
 	})
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tx.Commit(t.Context()))
 	for range cap(done) {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		must.Note(t, <-done)
 	}
 	if guards, err := fencedstore.TableGuards(t.Context(), b.pool); err != nil || len(guards) != 1 ||
 		guards[0].Problem != "" {
@@ -214,19 +197,13 @@ func TestGuardTableLooksAgainAfterItHasWaited(t *testing.T) {
 				b.exec(t, c.after)
 			}
 			tx, conn, done := b.begin(t), b.db.Conn(t), make(chan error, 1)
-			if _, err := tx.Exec(t.Context(), c.meanwhile); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(tx.Exec(t.Context(), c.meanwhile))(t)
 			go func() { done <- fencedstore.GuardTable(t.Context(), conn, "accounts") }()
 			pgtest.Eventually(t, "the guard waits", func() bool {
 				return b.number(t, `SELECT cardinality(pg_blocking_pids($1))`, conn.PgConn().PID()) == 1
 			})
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			must.Do(t, tx.Commit(t.Context()))
+			must.Note(t, <-done)
 			if guards, err := fencedstore.TableGuards(t.Context(), b.pool); err != nil || len(guards) != 1 ||
 				guards[0].Table != "public.accounts" || guards[0].Covered != 2 || guards[0].Problem != "" {
 				t.Errorf("%+v, %v", guards, err)
@@ -311,15 +288,10 @@ func TestI3_OddNamesAreGuardedAsTheyAre(t *testing.T) {
 
 // The schema of pglock may be one that the application has tables in: they can be guarded, the protocol's cannot.
 func TestTablesBesideTheProtocolCanBeGuarded(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	// who has it before PostgreSQL 15
-	if _, err := db.Conn(t).Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil {
-		t.Fatal(err)
-	}
-	if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema("public")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(db.Conn(t).Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC"))(t)
+	must.Do(t, migrations.Up(t.Context(), db.URL(), migrations.WithSchema("public")))
 	b := newBenchOn(t, db, pglock.WithSchema("public"))
 	b.exec(t, `CREATE TABLE accounts (id int)`)
 	schema := fencedstore.WithSchema("public")
@@ -334,9 +306,7 @@ func TestTablesBesideTheProtocolCanBeGuarded(t *testing.T) {
 	if _, err := b.pool.Exec(t.Context(), `INSERT INTO accounts VALUES (1)`); code(err) != "LK011" {
 		t.Errorf("unfenced: %v", err)
 	}
-	if err := b.write(t, b.acquire(t, "accounts"), "accounts", `INSERT INTO accounts VALUES (1)`); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, b.write(t, b.acquire(t, "accounts"), "accounts", `INSERT INTO accounts VALUES (1)`))
 }
 
 // Two schemas of pglock in one database have guards of their own: neither a fence nor a bypass of one is proof for the
@@ -345,9 +315,7 @@ func TestI3_GuardsOfTwoSchemasAreApart(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	const name = `pg "lock" 2`
-	if err := migrations.Up(t.Context(), b.db.URL(), migrations.WithSchema(name)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), b.db.URL(), migrations.WithSchema(name)))
 	second, schema := newBenchOn(t, b.db, pglock.WithSchema(name)), fencedstore.WithSchema(name)
 	b.exec(t, `CREATE TABLE a (id int); CREATE TABLE b (id int)`)
 	b.guard(t, "a", fencedstore.WithTableResource("r"))
@@ -518,11 +486,7 @@ func TestGeneratedColumnsAreKeysIfTheyAreStored(t *testing.T) {
 	if err := b.write(t, b.acquire(t, "x"), "stored/42", `INSERT INTO stored (id) VALUES (21)`); err != nil {
 		t.Errorf("a write under the fence of its key: %v", err)
 	}
-	var version int
-	if err := b.pool.QueryRow(t.Context(),
-		`SELECT current_setting('server_version_num')::int`).Scan(&version); err != nil {
-		t.Fatal(err)
-	}
+	version := pgtest.One[int](t, b.pool, `SELECT current_setting('server_version_num')::int`)
 	if version >= 180000 {
 		b.exec(t, `CREATE TABLE virtual (id int, k int GENERATED ALWAYS AS (id * 2) VIRTUAL)`)
 		b.exec(t, `ALTER TABLE stored DROP k; ALTER TABLE stored ADD k int GENERATED ALWAYS AS (id * 2) VIRTUAL`)
@@ -607,9 +571,7 @@ func TestI3_TheGuardOfRowsGoesByTheRowItself(t *testing.T) {
 				t.Errorf("key %s: %s of a row without a key: %v", key, c.sql, err)
 			}
 		}
-		if err := fencedstore.UnguardTable(t.Context(), b.pool, "t"); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, fencedstore.UnguardTable(t.Context(), b.pool, "t"))
 	}
 }
 
@@ -681,9 +643,7 @@ func TestI3_KeyThatIsTooLongForAFenceFailsClosed(t *testing.T) {
 	b.guard(t, "t", fencedstore.WithTableKey("k"))
 	l := b.acquire(t, "holder")
 	longest := strings.Repeat("é", 255) // 2 + 510 bytes
-	if err := b.write(t, l, "t/"+longest, `INSERT INTO t VALUES ($1)`, longest); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, b.write(t, l, "t/"+longest, `INSERT INTO t VALUES ($1)`, longest))
 	if err := b.write(t, l, "t/"+longest, `INSERT INTO t VALUES ($1)`, longest+"x"); !errors.Is(err,
 		fencedstore.ErrUnfenced) {
 		t.Errorf("a key of 511 bytes: %v", err)

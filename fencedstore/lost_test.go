@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -95,9 +96,7 @@ func TestAWriteWhoseOwnHolderReleasesTheLeaseSaysSo(t *testing.T) {
 					close(over)
 					return nil
 				})
-				if err := <-released; err != nil {
-					t.Error(err)
-				}
+				must.Note(t, <-released)
 				if err != nil {
 					refused++
 				}

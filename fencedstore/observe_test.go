@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/fencedstore/reversible"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -57,10 +58,7 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 	within := func(f func(s scene, tx pgx.Tx) error) func(t *testing.T, s scene) error {
 		return func(t *testing.T, s scene) error {
 			t.Helper()
-			tx, err := s.pool.Begin(s.ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := must.Get(s.pool.Begin(s.ctx))(t)
 			defer func() { _ = tx.Rollback(s.ctx) }()
 			return f(s, tx)
 		}
@@ -243,9 +241,7 @@ func TestWriteWhoseCallbackPanicsIsNotObservedAsCommitted(t *testing.T) {
 		defer func() { _ = recover() }()
 		_ = b.store.Write(t.Context(), l, func(context.Context, pgx.Tx) error { panic("no") })
 	}()
-	if err := b.client.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, b.client.Close(t.Context()))
 	if got := o.words(); len(got) > 0 {
 		t.Errorf("events %q", got)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -115,9 +116,7 @@ func TestDoneErrorSaysWhenAndUnderWhichGrant(t *testing.T) {
 		after = b.number(t, `SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM pg_sleep(0.001)`)
 		return nil
 	}
-	if err := b.store.Once(t.Context(), first, "invoice 7", work); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, b.store.Once(t.Context(), first, "invoice 7", work))
 	err := b.store.Once(t.Context(), second, "invoice 7", nothing)
 	var done *fencedstore.DoneError
 	if !errors.Is(err, fencedstore.ErrDone) || !errors.As(err, &done) {
@@ -148,9 +147,7 @@ func TestI3_I4_OnceIsAFencedWrite(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	low, high := b.acquire(t, "low"), b.acquire(t, "high")
-	if err := b.store.Once(t.Context(), fencedstore.Fence{Lease: high, Resource: "r"}, "a", nothing); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, b.store.Once(t.Context(), fencedstore.Fence{Lease: high, Resource: "r"}, "a", nothing))
 	var stale *fencedstore.StaleTokenError
 	err := b.store.Once(t.Context(), fencedstore.Fence{Lease: low, Resource: "r"}, "b", nothing)
 	if !errors.As(err, &stale) ||

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
@@ -31,10 +32,7 @@ func TestTransactionThatOverranItsLimitsLeavesItsConnectionToNobody(t *testing.T
 		c.RuntimeParams["client_connection_check_interval"] = "10"
 	}
 	pool := b.db.Pool(t, func(c *pgxpool.Config) { often(c.ConnConfig); c.MaxConns = 1 })
-	config, err := pgx.ParseConfig(b.db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig(b.db.URL()))(t)
 	often(config)
 	db := stdlib.OpenDB(*config)
 	t.Cleanup(func() { _ = db.Close() })
@@ -106,13 +104,9 @@ func pause(t *testing.T, b *bench, pid int, d time.Duration) (join func()) {
 				return
 			}
 		}
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, syscall.Kill(pid, syscall.SIGSTOP))
 		time.Sleep(d)
-		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, syscall.Kill(pid, syscall.SIGCONT))
 	})
 	return func() { <-done }
 }

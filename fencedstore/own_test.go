@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -28,10 +29,7 @@ func TestExplainLeavesTheApplicationsOwnErrorsAsTheyAre(t *testing.T) {
 		"25006": `SET TRANSACTION READ ONLY; CREATE TABLE rows ()`,
 	} {
 		tx := b.begin(t)
-		guarded, err := fencedstore.Guard(t.Context(), tx, l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		guarded := must.Get(fencedstore.Guard(t.Context(), tx, l))(t)
 		_, own := tx.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol)
 		if protocol.State(own) != state {
 			t.Errorf("%s: %v, want %s", statement, own, state)
@@ -39,9 +37,7 @@ func TestExplainLeavesTheApplicationsOwnErrorsAsTheyAre(t *testing.T) {
 		if err := guarded.Explain(own); err != own { //nolint:errorlint // as it is
 			t.Errorf("Explain(%v) = %v", own, err)
 		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, tx.Rollback(t.Context()))
 	}
 	if err := b.client.Close(t.Context()); err != nil { // which joins the observer
 		t.Fatal(err)

@@ -9,14 +9,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // A connection whose prepared statements are lost, as behind a pooler that shares connections, fails writes: their
 // errors name the cure.
 func TestALostPreparedStatementNamesTheCure(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	b := newBenchOn(t, db)
 	lease := b.acquire(t, "report")
 	for what, mine := range map[string]string{
@@ -26,9 +26,7 @@ func TestALostPreparedStatementNamesTheCure(t *testing.T) {
 		one := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
 		store := fencedstore.New(one)
 		lose := func(ctx context.Context) {
-			if _, err := one.Exec(ctx, "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(one.Exec(ctx, "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol))(t)
 		}
 		write := func() error {
 			return store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
@@ -43,13 +41,9 @@ func TestALostPreparedStatementNamesTheCure(t *testing.T) {
 					return err
 				})
 		}
-		if _, err := one.Exec(t.Context(), "SELECT $1::int", 1); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(one.Exec(t.Context(), "SELECT $1::int", 1))(t)
 		if mine == "" {
-			if err := write(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, write())
 			lose(t.Context())
 		}
 		err := write()

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -114,9 +115,7 @@ func TestOutcomeTellsWhatBecameOfATransactionUnderAnySearchPath(t *testing.T) {
 		return fencedstore.Receipt{Schema: "pglock", ID: id, Write: uuid.New()}
 	}
 	first := receipt(uuid.New())
-	if err := transaction(first).Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, transaction(first).Commit(t.Context()))
 	want(first, fencedstore.OutcomeCommitted)
 	want(first, fencedstore.OutcomeCommitted)                // asking changes nothing
 	want(receipt(uuid.New()), fencedstore.OutcomeRolledBack) // lost in a failover
@@ -129,9 +128,7 @@ func TestOutcomeTellsWhatBecameOfATransactionUnderAnySearchPath(t *testing.T) {
 			t.Errorf("Outcome of an open transaction = %q, %v; want the end of ctx", got, err)
 		}
 		cancel()
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, tx.Rollback(t.Context()))
 		want(open, fencedstore.OutcomeRolledBack)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -47,10 +48,7 @@ func mutes(config *pgx.ConnConfig, cut *atomic.Bool) {
 func TestAWriteReturnsSoonAfterItsContextHasEndedInSilence(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	config, err := pgx.ParseConfig(b.db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig(b.db.URL()))(t)
 	lease := b.acquire(t, "a")
 	var cut atomic.Bool
 	mutes(config, &cut)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -29,9 +30,7 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 	const insert = `INSERT INTO done VALUES (1)`
 	inserts := func(_ scene, ctx context.Context, tx transaction) error { return tx.exec(ctx, insert) }
 	writesX := func(s scene) {
-		if err := s.write(s.t, s.l, "x", insert); err != nil {
-			s.t.Fatal(err)
-		}
+		must.Do(s.t, s.write(s.t, s.l, "x", insert))
 	}
 	shared := newBench(t)
 	shared.exec(t, `CREATE TABLE done (n int)`)
@@ -63,9 +62,7 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 			return tx.exec(ctx, insert)
 		}, want: pglock.ErrLost},
 		"released before": {before: func(s scene) {
-			if err := s.l.Release(s.t.Context()); err != nil {
-				s.t.Fatal(err)
-			}
+			must.Do(s.t, s.l.Release(s.t.Context()))
 		}, want: pglock.ErrReleased},
 		"rolled back inside": {do: func(_ scene, ctx context.Context, tx transaction) error {
 			return errors.Join(tx.exec(ctx, insert), tx.rollback(ctx))
@@ -219,24 +216,18 @@ func TestI17_TransactionOfTheApplicationsOwnLeavesAReceipt(t *testing.T) {
 	} {
 		for _, want := range []fencedstore.Outcome{fencedstore.OutcomeCommitted, fencedstore.OutcomeRolledBack} {
 			tx := b.beginSQL(t)
-			g, err := guard(tx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			g := must.Get(guard(tx))(t)
 			r := g.Receipt()
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			if got, err := fencedstore.NewSQL(db).Outcome(ctx, r); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: of an open transaction: %q, %v", how, got, err)
 			}
 			cancel()
+			end := tx.Rollback
 			if want == fencedstore.OutcomeCommitted {
-				err = tx.Commit()
-			} else {
-				err = tx.Rollback()
+				end = tx.Commit
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, end())
 			bySQL, err := fencedstore.NewSQL(db).Outcome(t.Context(), r)
 			byPgx, err2 := b.store.Outcome(t.Context(), r)
 			if bySQL != want || byPgx != want || err != nil || err2 != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -39,14 +40,9 @@ func TestAConnectionThatDatabaseSQLClosesMeanwhileIsDead(t *testing.T) {
 		rounds *= 4
 	}
 	for range rounds {
-		lent, err := sqlDatabase{db: db}.lend(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		lent := must.Get(sqlDatabase{db: db}.lend(t.Context()))(t)
 		c := lent.(*sqlConn)
-		if err := c.beginTx(t.Context(), pgx.TxOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.beginTx(t.Context(), pgx.TxOptions{}))
 		c.end()
 		for !c.isDead() {
 		}

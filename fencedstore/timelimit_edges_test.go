@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -25,9 +26,7 @@ func TestTimeLimitBesideAGraceMayBeAsLongAsTheRuleSays(t *testing.T) {
 		return b.store.With(fencedstore.WithTimeLimit(limit)).Write(t.Context(),
 			fencedstore.Fence{Lease: lease, SameToken: true}, nothing)
 	}
-	if err := write(23 * time.Hour); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, write(23*time.Hour))
 	if err := write(23*time.Hour + time.Minute); !errors.Is(err, pglock.ErrInvalid) ||
 		!strings.Contains(err.Error(), "time limit is 23h1m0s") {
 		t.Error(err)
@@ -74,9 +73,7 @@ func TestALeaseIsExtendedBeforeItsWriteTakesTheOnlyConnection(t *testing.T) {
 		c.MaxConns, c.ConnConfig.User, c.ConnConfig.Password = 1, user, "x"
 	})
 	lease := b.acquire(t, "a", pglock.WithTTL(5*time.Second))
-	if err := b.store.With(fencedstore.WithTimeLimit(20*time.Second)).Write(t.Context(), lease, nothing); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, b.store.With(fencedstore.WithTimeLimit(20*time.Second)).Write(t.Context(), lease, nothing))
 }
 
 // The time limit is for the transaction: a wait for a connection of the pool takes nothing of it.
@@ -87,10 +84,7 @@ func TestAWaitForAConnectionTakesNothingOfTheTimeLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := b.db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
-			only, err := pool.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			only := must.Get(pool.Acquire(t.Context()))(t)
 			lease := b.acquire(t, name, pglock.WithTTL(3*time.Second))
 			written := make(chan error, 1)
 			var allowed string

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -28,10 +29,7 @@ func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 	add(b.acquire(t, "graceful", pglock.WithTTL(ttl), pglock.WithGrace(time.Second)))
 	another := b.acquire(t, "another", pglock.WithTTL(ttl))
 	add(another)
-	all, err := b.client.AcquireAll(t.Context(), []string{"first of all", "second of all"}, pglock.WithTTL(ttl))
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(b.client.AcquireAll(t.Context(), []string{"first of all", "second of all"}, pglock.WithTTL(ttl)))(t)
 	for _, l := range all.All() {
 		add(l)
 	}
@@ -146,9 +144,7 @@ func TestI18_TimeLimitHoldsAtEveryIsolationLevel(t *testing.T) {
 					t.Fatal(err)
 				}
 				if late {
-					if _, err := tx.Exec(t.Context(), `SELECT`); err != nil {
-						t.Fatal(err)
-					}
+					must.Get(tx.Exec(t.Context(), `SELECT`))(t)
 				}
 				_, err = fencedstore.Guard(t.Context(), tx, fencedstore.Fence{Lease: l, SameToken: true},
 					fencedstore.WithTimeLimit(3*time.Minute))
@@ -248,9 +244,7 @@ func TestTheNextLeaseHasNothingOfAnExtension(t *testing.T) {
 			if _, err := l.Extend(t.Context(), time.Hour); err != nil {
 				t.Error(err)
 			}
-			if err := l.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, l.Release(t.Context()))
 		})
 	}
 	pgtest.Eventually(t, "somebody waits", func() bool {

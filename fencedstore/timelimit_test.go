@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -71,9 +72,7 @@ func TestI16_TimeLimitEndsWhatTakesLongerAndTheErrorSaysSo(t *testing.T) {
 	const limit = 4 * time.Second
 	b := newWideBench(t)
 	b.exec(t, `CREATE TABLE held AS SELECT 0 AS n`)
-	if _, err := b.begin(t).Exec(t.Context(), `UPDATE held SET n = 2`); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.begin(t).Exec(t.Context(), `UPDATE held SET n = 2`))(t)
 	for name, way := range ways {
 		for what, c := range map[string]struct {
 			do       work

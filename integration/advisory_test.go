@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglock-dev/pglock/advisory"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -76,11 +77,7 @@ func holdBoth(ctx context.Context, url string, say func(report), extended time.D
 func lockInBackground(t *testing.T, db *pgtest.DB, look *peer) (got func() (unlock func())) {
 	t.Helper()
 	old := newPeer(t, db.URL())
-	answer := make(chan error, 1)
-	go func() {
-		_, err := old.Exec(t.Context(), "SELECT pg_advisory_lock(1)")
-		answer <- err
-	}()
+	answer := must.Go(func() error { _, err := old.Exec(t.Context(), "SELECT pg_advisory_lock(1)"); return err })
 	old.awaitBlocked(t, look)
 	return func() (unlock func()) {
 		t.Helper()
@@ -120,9 +117,7 @@ func pauseBridge(t *testing.T, role string) {
 				FROM pglock.locks l WHERE l.name = 'x'`
 			var held bool
 			var began *time.Time
-			if err := look.QueryRow(t.Context(), query, since).Scan(&held, &began); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, look.QueryRow(t.Context(), query, since).Scan(&held, &began))
 			if !held { // it was slow, on a busy machine: begin anew
 				p.signal(syscall.SIGKILL)
 				look.exec(t, "SELECT pg_advisory_lock(1), pg_advisory_unlock(1)") // when its session has ended
@@ -144,9 +139,7 @@ func pauseBridge(t *testing.T, role string) {
 	t.Logf("the old program had the lock %v after the pause began", time.Since(stopped))
 	var expired bool
 	const query = "SELECT expires_at < clock_timestamp() FROM pglock.locks WHERE name = 'x'"
-	if err := look.QueryRow(t.Context(), query).Scan(&expired); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, look.QueryRow(t.Context(), query).Scan(&expired))
 	if !expired {
 		t.Error("the old program has the advisory lock while the paused one has the lease")
 	}
@@ -167,8 +160,7 @@ func pauseBridge(t *testing.T, role string) {
 
 // An old program has the lock of a bridge whose process was killed at once, and the next bridge after both.
 func TestAKilledBridgeFreesTheAdvisoryLock(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	p := startProcess(t, "bridge", db.URL())
 	p.await("held")
@@ -177,50 +169,27 @@ func TestAKilledBridgeFreesTheAdvisoryLock(t *testing.T) {
 	p.signal(syscall.SIGKILL)
 	unlock := got()
 	t.Logf("the old program had the lock %v after the kill", time.Since(killed))
-	next, err := advisory.New(newClient(t, newPool(t, db.URL())), advisory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := must.Get(advisory.New(newClient(t, newPool(t, db.URL())), advisory.Config{}))(t)
 	if _, err := next.TryAcquire(t.Context(), "x", advisory.Bigint(1)); !errors.Is(err, pglock.ErrHeld) {
 		t.Errorf("a bridge beside an old program: %v, want ErrHeld", err)
 	}
 	unlock()
-	held, err := next.Acquire(t.Context(), "x", advisory.Bigint(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := held.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	held := must.Get(next.Acquire(t.Context(), "x", advisory.Bigint(1)))(t)
+	must.Note(t, held.Release(t.Context()))
 }
 
 // A bridge refuses a pooler, and works beside it over a connection to the server itself.
 func TestABridgeRefusesAPooler(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	c := newClient(t, newPool(t, newPooler(t, db).url("exec")))
-	through, err := advisory.New(c, advisory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	through := must.Get(advisory.New(c, advisory.Config{}))(t)
 	if _, err := through.TryAcquire(t.Context(), "x", advisory.Bigint(1)); !errors.Is(err, advisory.ErrPooler) {
 		t.Errorf("a bridge through a pooler: %v, want ErrPooler", err)
 	}
-	config, err := pgx.ParseConfig(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	beside, err := advisory.New(c, advisory.Config{ConnConfig: config})
-	if err != nil {
-		t.Fatal(err)
-	}
-	held, err := beside.TryAcquire(t.Context(), "x", advisory.Bigint(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := held.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	config := must.Get(pgx.ParseConfig(db.URL()))(t)
+	beside := must.Get(advisory.New(c, advisory.Config{ConnConfig: config}))(t)
+	held := must.Get(beside.TryAcquire(t.Context(), "x", advisory.Bigint(1)))(t)
+	must.Note(t, held.Release(t.Context()))
 }
 
 // A write over the session of the advisory lock whose wait for the synchronous standby was cancelled is not told as
@@ -231,15 +200,9 @@ func TestI17_CancelledStandbyWaitOfAnAdvisoryWriteIsUnknown(t *testing.T) {
 	look := newPeer(t, server.URL())
 	look.exec(t, `SET synchronous_commit = local`)
 	look.exec(t, `CREATE TABLE ledger (token bigint)`)
-	bridge, err := advisory.New(newClient(t, newPool(t, server.URL())), advisory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	bridge := must.Get(advisory.New(newClient(t, newPool(t, server.URL())), advisory.Config{}))(t)
 	// no renewal waits too
-	held, err := bridge.TryAcquire(t.Context(), "x", advisory.Bigint(1), pglock.WithTTL(10*time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := must.Get(bridge.TryAcquire(t.Context(), "x", advisory.Bigint(1), pglock.WithTTL(10*time.Minute)))(t)
 	again := held.Under(fencedstore.Fence{SameToken: true})
 	write := func() error {
 		return again.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
@@ -248,8 +211,7 @@ func TestI17_CancelledStandbyWaitOfAnAdvisoryWriteIsUnknown(t *testing.T) {
 		})
 	}
 	syncStandby(t, look, "nobody")
-	done := make(chan error, 1)
-	go func() { done <- write() }()
+	done := must.Go(func() error { return write() })
 	endCommit(t, look, "pg_cancel_backend")
 	if err := <-done; !errors.Is(err, pglock.ErrOutcomeUnknown) {
 		t.Errorf("I17: the write says %v", err)

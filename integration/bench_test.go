@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -81,22 +82,12 @@ func benchServer(b *testing.B, settings map[string]string) *pgxpool.Pool {
 	all := map[string]string{"fsync": "on", "autovacuum_naptime": "5s"}
 	maps.Copy(all, settings)
 	server := pgtest.Dedicated(b, all)
-	if err := migrations.Up(b.Context(), server.URL()); err != nil {
-		b.Fatal(err)
-	}
-	config, err := pgxpool.ParseConfig(server.URL())
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, migrations.Up(b.Context(), server.URL()))
+	config := must.Get(pgxpool.ParseConfig(server.URL()))(b)
 	config.MaxConns = 20
-	pool, err := pgxpool.NewWithConfig(b.Context(), config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	pool := must.Get(pgxpool.NewWithConfig(b.Context(), config))(b)
 	b.Cleanup(pool.Close)
-	if _, err := pool.Exec(b.Context(), bareSchema); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(pool.Exec(b.Context(), bareSchema))(b)
 	return pool
 }
 
@@ -136,10 +127,7 @@ func compare(b *testing.B, ways map[string]func(ctx context.Context, caller int)
 // BenchmarkTryRelease takes and gives back a free lock, each caller its own.
 func BenchmarkTryRelease(b *testing.B) {
 	pool := benchServer(b, nil)
-	c, err := pglock.New(b.Context(), pool)
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := must.Get(pglock.New(b.Context(), pool))(b)
 	defer c.Close(context.Background())
 	session := uuid.NewString()
 	compare(b, map[string]func(context.Context, int) error{
@@ -202,12 +190,8 @@ func fencedWrites(b *testing.B, settings map[string]string) {
 		`CREATE TABLE guarded (LIKE accounts INCLUDING ALL) WITH (fillfactor = 50)`); err != nil {
 		b.Fatal(err)
 	}
-	if _, err := pool.Exec(b.Context(), `INSERT INTO guarded SELECT * FROM accounts`); err != nil {
-		b.Fatal(err)
-	}
-	if err := fencedstore.GuardTable(b.Context(), pool, "guarded", fencedstore.WithTableKey("id")); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(pool.Exec(b.Context(), `INSERT INTO guarded SELECT * FROM accounts`))(b)
+	must.Do(b, fencedstore.GuardTable(b.Context(), pool, "guarded", fencedstore.WithTableKey("id")))
 	update := func(ctx context.Context, tx pgx.Tx, caller int) error {
 		_, err := tx.Exec(ctx, `UPDATE accounts SET balance = balance + 1 WHERE id = $1`, caller)
 		return err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -78,11 +79,7 @@ func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 					remaining time.Duration
 					err       error
 				}
-				done := make(chan result, 1)
-				go func() {
-					remaining, err := ask(b, g)
-					done <- result{remaining, err}
-				}()
+				done := must.Go(func() result { remaining, err := ask(b, g); return result{remaining, err} })
 				b.awaitBlocked(t, look)
 				a.exec(t, "SELECT pg_sleep(0.3)") // the wait whose length must not be taken off the lease
 				ended := time.Now()
@@ -99,8 +96,7 @@ func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 
 // A renewal that waits for the row past the lease's end must find it ended: the clock is read after the wait.
 func TestTrap3_RenewalThatWaitedPastTheEndIsRefused(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	for how, x := range interruptions {
 		t.Run(how, func(t *testing.T) {
@@ -130,8 +126,7 @@ func TestTrap3_RenewalThatWaitedPastTheEndIsRefused(t *testing.T) {
 // now() stands still in a transaction: an acquire inside a long one must still grant a full lease, and see an expiry
 // that came after the transaction began.
 func TestTrap3_TransactionTimeIsNotThePresent(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	a, b := newPeer(t, db.URL()), newPeer(t, db.URL())
 	patientTransactions(t, a)
 	a.mustAcquire(t, "run out", 200*time.Millisecond)

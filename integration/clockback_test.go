@@ -20,8 +20,7 @@ func setBack(t *testing.T, look *peer, name string, by time.Duration) {
 // is set back to before the first one's expiry. Nothing revives it: no call of its holder, and no fenced transaction
 // that it began in time.
 func TestI1_I4_I6_AClockThatIsSetBackRevivesNoLeaseOverWhichAnotherWasGranted(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	for _, modes := range [][2]string{{"exclusive", "shared"}, {"exclusive", "limit 1"}, {"shared", "exclusive"},
 		{"limit 1", "exclusive"}} {
@@ -97,8 +96,7 @@ func TestI1_I4_I6_AClockThatIsSetBackRevivesNoLeaseOverWhichAnotherWasGranted(t 
 // A lease was extended and has ended. The next one of its row does not last for longer than its TTL says, also where
 // the clock is set back before it is first renewed.
 func TestAnExtensionEndsWithItsLease(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newPeer(t, db.URL())
 	const renews = `SELECT remaining_us FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid],
 		ARRAY[$4::int], p_lasting => $5)`
@@ -142,8 +140,7 @@ func TestAnExtensionEndsWithItsLease(t *testing.T) {
 // A lease may last for longer than a timeout can be when the clock is set back by weeks. Its fence is passed all the
 // same, and the server's limits are what they can be.
 func TestTheFenceIsPassedWhereTheClockWasSetBackByAMonth(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for _, timeouts := range []string{"", "SET statement_timeout = '1min'"} {
 		p := newPeer(t, db.URL())
 		p.exec(t, timeouts)
@@ -165,8 +162,7 @@ func TestTheFenceIsPassedWhereTheClockWasSetBackByAMonth(t *testing.T) {
 // The clock is set back between BEGIN and the fence, or the bypass. What this transaction has passed still is its own,
 // for its guards and for the seal, and COMMIT checks it.
 func TestI3_I4_AClockThatIsSetBackAfterBeginDeniesNoFenceThatWasPassed(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	p.exec(t, `CREATE TABLE vaults (id int)`)
 	p.exec(t, `SELECT pglock.guard_table('vaults')`)

@@ -18,8 +18,7 @@ import (
 // Wherever the savepoints of a transaction are, one whose fence was not rolled back is under it: the check inside
 // COMMIT comes, with seal and without, and seal lets it pass.
 func TestI4_A5_SavepointsKeepTheFence(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for what, sql := range map[string]string{ // $FENCE again is of the same grant
@@ -62,8 +61,7 @@ func TestI4_A5_SavepointsKeepTheFence(t *testing.T) {
 
 // The early check of a savepoint that was rolled back keeps nobody from the lock, and counts for nothing.
 func TestI4_RolledBackEarlyCheckHoldsNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	f := beginFenced(t, db.URL(), pgx.ReadCommitted, time.Minute)
 	hastyBreaks(t, f.look)
@@ -77,8 +75,7 @@ func TestI4_RolledBackEarlyCheckHoldsNothing(t *testing.T) {
 // Nothing that a transaction may set, create or become, before its fence or after it, switches the check off: its
 // COMMIT is refused when the lease has ended, and only then.
 func TestI4_A5_NothingInTheTransactionSwitchesTheCheckOff(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	before := map[string]string{ // where the fence is what would be changed
@@ -119,8 +116,7 @@ func TestI4_A5_NothingInTheTransactionSwitchesTheCheckOff(t *testing.T) {
 // A transaction that a check is due for cannot switch it off, its tables' owner not excepted. Dropping it is another
 // matter: see TestHole_OwnerMayDropTheCheck.
 func TestI4_TriggerStaysWhileACheckIsDue(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, sql := range []string{
@@ -140,8 +136,7 @@ func TestI4_TriggerStaysWhileACheckIsDue(t *testing.T) {
 // In Write, seal goes with COMMIT: games with savepoints and settings in the callback end in a checked commit or in an
 // error, and never in an unchecked row.
 func TestI4_CallbackOfWriteCannotLeaveTheFenceUnnoticed(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	newLedger(t, db)
 	look := newPeer(t, db.URL())

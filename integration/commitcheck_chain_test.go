@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -16,8 +17,7 @@ import (
 // way to end a lease is a change of the key for whoever follows the versions. A lock in a subtransaction, and the
 // change outside it, would be none.
 func TestI4_A5_TheCheckFollowsTheRowFromARenewalToTheEnd(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
 	for what, sql := range map[string]string{
@@ -53,17 +53,13 @@ func TestI4_A5_TheCheckFollowsTheRowFromARenewalToTheEnd(t *testing.T) {
 // I4: a statement for many that also names a lease of the same lock which is over, as a reader's, ends the writer's by
 // a change of the key too.
 func TestI4_A5_ReleasesOfOneLockTogetherAreSeenByTheCheck(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
 	for _, level := range fewLevels() {
 		t.Run(string(level), func(t *testing.T) {
 			p := newPeer(t, db.URL())
-			over, err := p.ask(t, t.Name(), "shared", false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			over := must.Get(p.ask(t, t.Name(), "shared", false))(t)
 			if released, err := p.release(t.Context(), over); err != nil || !released {
 				t.Fatalf("%v, released: %v", err, released)
 			}
@@ -90,8 +86,7 @@ func TestI4_A5_ReleasesOfOneLockTogetherAreSeenByTheCheck(t *testing.T) {
 // I4: a renewal leaves its lock on the row. If one part of a transaction renews and another ends the lease, and only
 // one of them is a subtransaction, the check would follow the row past the end. So such a transaction is refused.
 func TestI4_ALeaseDoesNotEndWhereOneWasRenewed(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
 	const renew = `SELECT outcome = 'renewed' AND $4 <> ''
@@ -146,8 +141,7 @@ func TestI4_ALeaseDoesNotEndWhereOneWasRenewed(t *testing.T) {
 // I4: nor is a lease taken over that ran out because the same transaction has taken back its extension: the snapshot of
 // the fenced transaction shows the longer one.
 func TestI4_ALeaseIsNotTakenOverWhereOneWasRenewed(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
 	patientTransactions(t, look)
@@ -178,8 +172,7 @@ func TestI4_ALeaseIsNotTakenOverWhereOneWasRenewed(t *testing.T) {
 // I4: a hand-over that finds nobody, or only looks, locks no row: else an end in another subtransaction would be no
 // change of the key. One that hands the lock over is a change of the key.
 func TestI4_AHandOverHidesNoEnd(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
 	for what, heir := range map[string]struct {
@@ -218,8 +211,7 @@ func TestI4_AHandOverHidesNoEnd(t *testing.T) {
 // I4: nor does an end that comes too late hide a takeover: whoever has no lease locks nothing. The snapshot of the
 // fenced transaction shows an extension that was taken back.
 func TestI4_AnEndThatIsTooLateHidesNoTakeover(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	patientTransactions(t, look)
@@ -259,8 +251,7 @@ func TestI4_AnEndThatIsTooLateHidesNoTakeover(t *testing.T) {
 // I4: a hand-over that finds its waiter gone when it has locked the row keeps that lock. Nothing ends after it in the
 // same transaction.
 func TestI4_NothingEndsAfterAHandOverThatHasLockedInVain(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, waits, stop, ends := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	held := p.mustAcquire(t, "report", time.Minute)
 	id := waits.queue(t, "report", uuid.New()).id
@@ -270,13 +261,12 @@ func TestI4_NothingEndsAfterAHandOverThatHasLockedInVain(t *testing.T) {
 		outcome string
 		err     error
 	}
-	answered := make(chan answer, 1)
-	go func() {
+	answered := must.Go(func() answer {
 		var a answer
 		a.err = ends.QueryRow(t.Context(), `SELECT outcome FROM pglock.hand_over('report', $1, $2, 'peer')`, held.token,
 			held.id.String()).Scan(&a.outcome)
-		answered <- a
-	}()
+		return a
+	})
 	ends.awaitBlocked(t, p)
 	waits.exec(t, `SELECT FROM pglock.give_up($1, '{report}', ARRAY[$2::uuid])`, waits.key.String(), id.String())
 	stop.exec(t, `COMMIT`)

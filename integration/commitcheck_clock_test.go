@@ -5,14 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // Whoever has locked the row of a lease and leaves it as it was makes the check of its holder wait. The lease may end
 // meanwhile: then nothing commits, though it was held when the check began.
 func TestI4_Trap3_A5_TheChecksReadTheClockAfterTheyHaveWaitedForTheRow(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	for check, sql := range map[string]string{
 		"inside COMMIT": `COMMIT`,
@@ -31,11 +31,7 @@ func TestI4_Trap3_A5_TheChecksReadTheClockAfterTheyHaveWaitedForTheRow(t *testin
 					if check == "seal" {
 						args = []any{f.g.name}
 					}
-					done := make(chan error, 1)
-					go func() {
-						_, err := f.Exec(context.Background(), sql, args...)
-						done <- err
-					}()
+					done := must.Go(func() error { _, err := f.Exec(context.Background(), sql, args...); return err })
 					f.awaitBlocked(t, f.look)
 					inTime := one[bool](t, f.look, `SELECT clock_timestamp() < $1`, f.ends)
 					awaitExpiry(t, f.look, f.g.name)
@@ -45,9 +41,8 @@ func TestI4_Trap3_A5_TheChecksReadTheClockAfterTheyHaveWaitedForTheRow(t *testin
 							"LK001", err)
 					}
 					f.exec(t, `ROLLBACK`)
-					if n := one[int](t, f.look, `SELECT count(*) FROM ledger WHERE token = $1`, f.g.token); n != 0 {
-						t.Errorf("I4: %d rows were committed, want none", n)
-					}
+					wantCount(t, f.look, 0, "I4: %d rows were committed, want none",
+						`SELECT count(*) FROM ledger WHERE token = $1`, f.g.token)
 					if inTime {
 						return // else it shows nothing: the machine was busy, and the check came too late anyway
 					} else if time.Now().After(deadline) {

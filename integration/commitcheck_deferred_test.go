@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -66,8 +67,7 @@ func commitAtGate(t *testing.T, p, look *peer) <-chan commitAnswer {
 // What the application runs inside COMMIT after our check may take as long as it likes, and the lease may end
 // meanwhile: nobody is granted the lock, hands it over, breaks, releases or prunes it before the commit, which stands.
 func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newGatedTables(t, db)
 	hastyBreaks(t, newPeer(t, db.URL()))
 	for what, sql := range map[string]string{
@@ -82,9 +82,7 @@ func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T)
 				g := p.mustAcquire(t, t.Name(), time.Minute)
 				gate := newGate(t, look, p)
 				p.exec(t, `BEGIN ISOLATION LEVEL `+string(level))
-				if err := p.fence(t.Context(), g, g.name); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, p.fence(t.Context(), g, g.name))
 				if what == "deferred trigger" {
 					p.exec(t, sql, g.token)
 				} else { // a utility statement takes no arguments
@@ -132,8 +130,7 @@ func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T)
 // Deferred triggers run in the order of their statements: what the application has queued before the fence runs before
 // the check, which then sees the lease end. The same holds for a fence that is passed inside COMMIT itself.
 func TestI4_CheckComesAfterWhatWasDeferredBeforeTheFence(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newGatedTables(t, db)
 	p, look, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, tc := range []struct {
@@ -171,9 +168,7 @@ func TestI4_CheckComesAfterWhatWasDeferredBeforeTheFence(t *testing.T) {
 func fencedAfterGated(t *testing.T, p *peer, g grant) {
 	t.Helper()
 	p.exec(t, `INSERT INTO gated VALUES ($1)`, g.token)
-	if err := p.fence(t.Context(), g, g.name); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.fence(t.Context(), g, g.name))
 }
 
 func fencedInCommit(t *testing.T, p *peer, g grant) {
@@ -200,9 +195,7 @@ func TestHole_I16_WorkInsideCommitOutlivesTheLease(t *testing.T) {
 		CREATE CONSTRAINT TRIGGER sleep AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION sleep()`)
 	g := p.mustAcquire(t, "x", 3*time.Second)
 	p.exec(t, `BEGIN`)
-	if err := p.fence(t.Context(), g, "x"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.fence(t.Context(), g, "x"))
 	p.exec(t, `INSERT INTO ledger (token) VALUES ($1)`, g.token)
 	ended := one[time.Time](t, look, `SELECT expires_at FROM pglock.locks WHERE name = 'x'`)
 	answered := sendCommit(t, p)

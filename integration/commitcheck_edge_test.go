@@ -130,22 +130,17 @@ func TestI4_A5_CommitAtTheVeryEndOfTheLease(t *testing.T) {
 	}
 	wg.Wait()
 	checkGrants(t, look)
-	if n := one[int](t, look, `SELECT count(*) FROM edge WHERE before_check >= expires_at`); n != 0 {
-		t.Errorf("I4: %d transactions were committed although the check began after the end of their lease", n)
-	}
-	if n := one[int](t, look, `SELECT count(*) FROM edge WHERE after_check IS NULL`); n != 0 {
-		t.Errorf("I4: %d transactions were committed without a check", n)
-	}
+	wantCount(t, look, 0, "I4: %d transactions were committed although the check began after the end of their lease",
+		`SELECT count(*) FROM edge WHERE before_check >= expires_at`)
+	wantCount(t, look, 0, "I4: %d transactions were committed without a check",
+		`SELECT count(*) FROM edge WHERE after_check IS NULL`)
 	const next = `FROM edge e CROSS JOIN LATERAL (SELECT g.granted_at FROM grant_log g WHERE g.name = e.name AND g.new_token > e.token
 		ORDER BY g.new_token LIMIT 1) g WHERE g.granted_at <= pg_xact_commit_timestamp(e.xmin)`
-	if n := one[int](t, look, `SELECT count(*) `+next); n != 0 {
-		t.Errorf("I4: %d grants came before the commit of the holder before", n)
-	}
-	if n := one[int](t, look, `SELECT count(*) FROM unnest($1::bigint[], $2::bigint[]) AS s (token, last)
+	wantCount(t, look, 0, "I4: %d grants came before the commit of the holder before", `SELECT count(*) `+next)
+	wantCount(t, look, 0, "I4: %d writes of holders before were not seen by a holder after its grant",
+		`SELECT count(*) FROM unnest($1::bigint[], $2::bigint[]) AS s (token, last)
 		JOIN (SELECT DISTINCT name, new_token FROM grant_log) g ON g.new_token = s.token
-		JOIN edge e ON e.name = g.name AND e.token > s.last AND e.token < s.token`, tokens, lasts); n != 0 {
-		t.Errorf("I4: %d writes of holders before were not seen by a holder after its grant", n)
-	}
+		JOIN edge e ON e.name = g.name AND e.token > s.last AND e.token < s.token`, tokens, lasts)
 	committed := one[int](t, look, `SELECT count(*) FROM edge`)
 	atTheEdge := one[int](t, look, `SELECT count(*) FROM edge WHERE expires_at - before_check < interval '2 ms'`)
 	after := one[int](t, look, `SELECT count(*) FROM edge WHERE pg_xact_commit_timestamp(xmin) > expires_at`)

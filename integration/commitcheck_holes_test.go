@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -23,8 +24,7 @@ import (
 // its lease then. It commits before any other grant even so: from the early check on it holds the lock's row.
 func TestHole_ConstraintsImmediateUseUpTheCheck(t *testing.T) {
 	pgtest.Whole(t, "TestHole_ConstraintsImmediateAfterSeal")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	hastyBreaks(t, newPeer(t, db.URL()))
 	for what, sql := range map[string]string{
@@ -62,15 +62,12 @@ func TestHole_ConstraintsImmediateUseUpTheCheck(t *testing.T) {
 
 // seal closes it for every fence that it names: it refuses when one of the leases has ended, and holds them to the end.
 func TestI4_SealChecksAndHoldsTheLeaseOfEveryFence(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	for _, ended := range []int{0, 1, 2} {
 		f := beginFenced(t, db.URL(), pgx.ReadCommitted, time.Minute)
 		gs := [2]grant{f.g, f.look.mustAcquire(t, t.Name()+"/other", time.Minute)}
-		if err := f.fence(t.Context(), gs[1], gs[1].name); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.fence(t.Context(), gs[1], gs[1].name))
 		f.exec(t, `SET CONSTRAINTS ALL IMMEDIATE`)
 		if ended < 2 {
 			endNow(t, f.look, gs[ended].name)
@@ -94,8 +91,7 @@ func TestI4_SealChecksAndHoldsTheLeaseOfEveryFence(t *testing.T) {
 // seal has to be the last statement: what comes after it may use up the check inside COMMIT. Write sends it in one
 // message with COMMIT. Nobody is granted the lock even so.
 func TestHole_ConstraintsImmediateAfterSeal(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	f := beginFenced(t, db.URL(), pgx.ReadCommitted, time.Minute)
 	f.exec(t, `SELECT pglock.seal(ARRAY[$1])`, f.g.name)
@@ -108,8 +104,7 @@ func TestHole_ConstraintsImmediateAfterSeal(t *testing.T) {
 // A transaction of REPEATABLE READ or SERIALIZABLE cannot see that somebody has ended its lease by hand, without a new
 // token: this is why break_lock draws one, and why release locks the row FOR UPDATE.
 func TestHole_LeaseEndedByHandIsHiddenFromASnapshot(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	for level, want := range map[pgx.TxIsoLevel]string{pgx.ReadCommitted: "LK003", pgx.RepeatableRead: "",
 		pgx.Serializable: ""} {
@@ -124,8 +119,7 @@ func TestHole_LeaseEndedByHandIsHiddenFromASnapshot(t *testing.T) {
 // PostgreSQL lets the owner of a table drop a trigger that is due. Nobody else may.
 func TestHole_OwnerMayDropTheCheck(t *testing.T) {
 	pgtest.Whole(t, "TestDoctorSeesThatTheCheckInsideCommitIsOff")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	const drop = `DROP TRIGGER fence_commit ON pglock.fences`
 	f := beginFenced(t, db.URL(), pgx.ReadCommitted, time.Minute)
@@ -155,8 +149,7 @@ var unfenced = map[string]string{
 // COMMIT; the guard of a table refuses the write itself.
 func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
 	pgtest.Whole(t, "TestI4_SealIsOfTheFencesThatThisTransactionHasPassed", "TestWriteThatLeftTheFenceIsRefused")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for what, sql := range unfenced {
@@ -197,8 +190,7 @@ func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
 // has written. What was written before it was checked. The guard of a table refuses the later row.
 func TestHole_WritesAfterARawCommitInTheCallbackStay(t *testing.T) {
 	pgtest.Whole(t, "TestWriteThatLeftTheFenceIsRefused")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	look := newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE ledger (token bigint, what text)`)

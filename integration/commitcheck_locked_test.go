@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -32,16 +33,13 @@ const queueForHeir = `SELECT FROM pglock.acquire_lease($1, gen_random_uuid(), ge
 // I4: whoever queues locks the lease's row. If another transaction does so too, or one of the lock and the end is in a
 // subtransaction, the check would follow the row past the end. So such an end is refused.
 func TestI4_ALeaseDoesNotEndWhereItWasLockedBefore(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	p, look, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	patientTransactions(t, look)
 	queues := func(t *testing.T, p *peer, f *fencedTx) { p.exec(t, queueForHeir, f.g.name) }
 	fenced := func(t *testing.T, p *peer, f *fencedTx) {
-		if err := p.fence(t.Context(), f.g, "another"); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, p.fence(t.Context(), f.g, "another"))
 		liftLimits(t, p)
 		p.exec(t, `SET CONSTRAINTS ALL IMMEDIATE`)
 	}
@@ -90,8 +88,7 @@ func TestI4_ALeaseDoesNotEndWhereItWasLockedBefore(t *testing.T) {
 // key. So is one where all of it is in the same subtransaction, and one after joiners that have ended. But what waits
 // for the row in a subtransaction leaves that in the list of lockers: it is refused after a lock of one's own.
 func TestI4_AnEndAfterALockOfOnesOwnIsSeenByTheCheck(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	p, look, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	patientTransactions(t, look)
@@ -173,8 +170,7 @@ func TestI4_OneTransactionMayAcquireAndReleaseInTurn(t *testing.T) {
 // I4: nor is a lease taken over that runs out after the transaction has queued for it, and another one has locked it
 // too, here to take back an extension. The snapshot of the fenced transaction shows that one still.
 func TestI4_ALeaseIsNotTakenOverWhereItWasLockedBefore(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	p, look, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	patientTransactions(t, look)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
@@ -21,9 +22,7 @@ import (
 func twoPhase(t *testing.T) *pgserver.Server {
 	t.Helper()
 	server := pgtest.Dedicated(t, map[string]string{"max_prepared_transactions": "10", "track_commit_timestamp": "on"})
-	if err := migrations.Up(t.Context(), server.URL()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), server.URL()))
 	newPeer(t, server.URL()).exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
 	return server
 }
@@ -150,10 +149,9 @@ func prepareIsRefused(t *testing.T, server *pgserver.Server) {
 				if state(err) != want {
 					t.Errorf("I4: PREPARE TRANSACTION answered %v, want SQLSTATE %s", err, want)
 				}
-				if n := one[int](t, f.look, `SELECT count(*) FROM pg_prepared_xacts WHERE gid = $1`,
-					fmt.Sprintf("token %d", f.g.token)); n != 0 {
-					t.Error("I4: the transaction is prepared")
-				}
+				wantCount(t, f.look, 0, "I4: the transaction is prepared",
+					`SELECT count(*) FROM pg_prepared_xacts WHERE gid = $1`,
+					fmt.Sprintf("token %d", f.g.token))
 			})
 		}
 	}
@@ -165,12 +163,8 @@ func TestI4_PreparedTransactionHoldsTheLockOverACrash(t *testing.T) {
 	server := twoPhase(t)
 	f := beginFenced(t, server.URL(), pgx.ReadCommitted, 3*time.Second)
 	id := f.prepare(t)
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, server.Kill())
+	must.Do(t, server.Restart(t.Context()))
 	look := newPeer(t, server.URL())
 	awaitExpiry(t, look, f.g.name)
 	wantNotGranted(t, look, f.g)
@@ -180,9 +174,7 @@ func TestI4_PreparedTransactionHoldsTheLockOverACrash(t *testing.T) {
 		t.Errorf("the fence of the prepared transaction answered %v", err)
 	}
 	look.exec(t, `COMMIT PREPARED `+id)
-	if n := one[int](t, look, `SELECT count(*) FROM ledger`); n != 1 {
-		t.Errorf("%d rows were committed, want 1", n)
-	}
+	wantCount(t, look, 1, "%d rows were committed, want 1", `SELECT count(*) FROM ledger`)
 	if next := look.mustAcquire(t, f.g.name, time.Minute); next.token <= f.g.token {
 		t.Errorf("I2: token %d after %d", next.token, f.g.token)
 	}

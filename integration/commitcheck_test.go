@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -68,9 +69,7 @@ func beginFenced(t *testing.T, url string, level pgx.TxIsoLevel, ttl time.Durati
 // check inside COMMIT is what refuses.
 func (f *fencedTx) begin(t *testing.T, level pgx.TxIsoLevel) {
 	t.Helper()
-	if err := f.tryBegin(t.Context(), level); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.tryBegin(t.Context(), level))
 }
 
 func (f *fencedTx) tryBegin(ctx context.Context, level pgx.TxIsoLevel) error {
@@ -351,8 +350,7 @@ func TestI4_A5_LateCommitIsRefused(t *testing.T) {
 
 // A transaction under the fences of two leases needs both of them at COMMIT.
 func TestI4_TransactionUnderTwoFencesNeedsBothLeases(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	p, a, b := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, which := range []string{"first", "second", "none"} {
@@ -361,9 +359,7 @@ func TestI4_TransactionUnderTwoFencesNeedsBothLeases(t *testing.T) {
 				other := a.mustAcquire(t, t.Name()+"/other", time.Minute)
 				f := newFencedTxOn(t, p, b, time.Minute)
 				f.begin(t, level)
-				if err := f.fence(t.Context(), other, other.name); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, f.fence(t.Context(), other, other.name))
 				ended, want := f.g, "LK003"
 				switch {
 				case which == "second":
@@ -385,8 +381,7 @@ func TestI4_TransactionUnderTwoFencesNeedsBothLeases(t *testing.T) {
 
 // Of several holders of one lock, COMMIT checks only its own lease: the fate of another one does not matter.
 func TestI4_CommitOfASlotAsksForItsOwnLease(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	for _, level := range fewLevels() {
 		t.Run(string(level), func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -50,14 +51,9 @@ func openedBy(t *testing.T) (opened, polling int64) {
 		c.MaxConns = 1
 		c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { dials.Add(1); return nil }
 	})
-	if err := pool.Ping(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, pool.Ping(t.Context()))
 	holder, look := newClient(t, db.Pool(t)), newPeer(t, db.URL())
-	held, err := holder.Acquire(t.Context(), "x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := must.Get(holder.Acquire(t.Context(), "x"))(t)
 	c := newClient(t, pool, pglock.WithObserver(pglock.ObserverFunc(func(_ context.Context, e pglock.Event) {
 		switch e.Kind {
 		case pglock.EventRenew:
@@ -93,9 +89,7 @@ func openedBy(t *testing.T) (opened, polling int64) {
 	for range 20 {
 		turns <- struct{}{}
 		awaitQueue(t, look, "x", 1)
-		if err := held.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, held.Release(t.Context()))
 		if held, err = holder.Acquire(t.Context(), "x"); err != nil {
 			t.Fatal(err)
 		}
@@ -113,8 +107,7 @@ func openedBy(t *testing.T) (opened, polling int64) {
 // What is sent to a client arrives in its order, and only there, while statements go over the same connection one after
 // the other; whatever the application does with its own notifications, and with contexts that end.
 func TestNotificationsComeBetweenStatements(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	var stray atomic.Int64
 	pool := db.Pool(t, func(c *pgxpool.Config) {
 		c.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { stray.Add(1) }
@@ -151,9 +144,7 @@ func TestNotificationsComeBetweenStatements(t *testing.T) {
 				t.Fatalf("%q on %q: %q on %q, %v", sent, channel, payload, on, err)
 			}
 		}
-		if err := <-statement; err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, <-statement)
 	}
 	if n := stray.Load(); n > 0 {
 		t.Errorf("%d notifications came to the application", n)
@@ -174,8 +165,7 @@ func TestNotificationsComeBetweenStatements(t *testing.T) {
 
 // A client listens whatever the session's settings are.
 func TestAClientListensWithOddSettings(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for _, settings := range []map[string]string{
 		{"client_encoding": "LATIN1"}, {"client_encoding": "SQL_ASCII"}, {"standard_conforming_strings": "off"},
 	} {
@@ -203,8 +193,7 @@ func TestAClientListensWithOddSettings(t *testing.T) {
 // The connection is lost while nobody uses it: whoever listens hears of that at once, and the next statement goes over
 // a new one.
 func TestALostConnectionIsNoticedWhileNobodyUsesIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	s := server.New(db.Pool(t), "pglock", nil, errors.New("closed"))
 	defer s.Close()
 	conn, err := s.Listen(t.Context())
@@ -240,8 +229,7 @@ func TestALostConnectionIsNoticedWhileNobodyUsesIt(t *testing.T) {
 // A connection that works and brings no notifications, as on a way that lets them not pass, is closed; one that nobody
 // listens over any more stays for the heartbeat, and brings nothing.
 func TestAConnectionThatBringsNothingIsReplaced(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	s := server.New(db.Pool(t), "pglock", nil, errors.New("closed"))
 	defer s.Close()
 	look := newPeer(t, db.URL())
@@ -259,9 +247,7 @@ func TestAConnectionThatBringsNothingIsReplaced(t *testing.T) {
 	own := func() int { // the process that serves what the client sends
 		t.Helper()
 		who := protocol.Session{Key: uuid.New(), Holder: "somebody", TTL: time.Minute}
-		if _, err := s.Look(t.Context(), time.Minute, who, nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(s.Look(t.Context(), time.Minute, who, nil))(t)
 		return one[int](t, look, `SELECT min(pid) FROM pg_stat_activity
 			WHERE datname = current_database() AND application_name LIKE 'pglock %' HAVING count(*) = 1`)
 	}
@@ -302,8 +288,7 @@ func (undying) SetWriteDeadline(time.Time) error { return errors.New("deadline n
 
 // A connection whose waiting cannot be interrupted is given up. Statements go over another one, and Close returns.
 func TestAConnectionThatTakesNoDeadlinesIsGivenUp(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	var waiting atomic.Int64
 	pool := db.Pool(t, func(c *pgxpool.Config) {
 		dial := c.ConnConfig.DialFunc
@@ -313,9 +298,7 @@ func TestAConnectionThatTakesNoDeadlinesIsGivenUp(t *testing.T) {
 		}
 	})
 	s := server.New(pool, "pglock", nil, errors.New("closed"))
-	if _, err := s.Listen(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.Listen(t.Context()))(t)
 	pgtest.Eventually(t, "somebody to wait for notifications", func() bool { return waiting.Load() == 1 })
 	done := make(chan error, 1)
 	pgtest.Group(t).Go(func() {
@@ -337,8 +320,7 @@ func TestAConnectionThatTakesNoDeadlinesIsGivenUp(t *testing.T) {
 
 // A call that waits for the application's pool for longer than its lease lasts gets a whole lease then.
 func TestI7_TrustInAGrantBeginsWhenTheRequestIsSent(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
 	c := newClient(t, pool)
 	const ttl = 3 * time.Second // in which a busy machine answers

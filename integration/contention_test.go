@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -21,9 +22,7 @@ func renewals(t *testing.T, l *pglock.Lease, n int) []time.Duration {
 	took := make([]time.Duration, n)
 	for i := range took {
 		began := time.Now()
-		if err := hooks.Of(l).Renew(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, hooks.Of(l).Renew(t.Context()))
 		took[i] = time.Since(began)
 	}
 	slices.Sort(took)

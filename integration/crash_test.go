@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -49,8 +50,7 @@ func waitInProcess(ctx context.Context, url string, say func(report)) error {
 
 // After the end of a crashed holder's lease the first in the queue is granted the lock, by its own timer.
 func TestI8_CrashedHolderIsFollowedByTheFirstInTheQueue(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	look.mustAcquire(t, "x", 10*time.Second) // and is never heard of again
 	c := newClient(t, db.Pool(t))
@@ -64,20 +64,16 @@ func TestI8_CrashedHolderIsFollowedByTheFirstInTheQueue(t *testing.T) {
 		if f.err != nil || f.n != n {
 			t.Fatalf("waiter %d was served in place %d: %v", f.n, n, f.err)
 		}
-		if err := f.lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.lease.Release(t.Context()))
 	}
-	if n := one[int](t, look, `SELECT count(*) FROM pglock.events WHERE kind = 'takeover'`); n != 1 {
-		t.Errorf("%d takeovers in the history, want 1", n)
-	}
+	wantCount(t, look, 1, "%d takeovers in the history, want 1",
+		`SELECT count(*) FROM pglock.events WHERE kind = 'takeover'`)
 }
 
 // Whoever comes first after the expiry does not overtake the queue: a try is refused, and who queues behind has the
 // head served.
 func TestI9_NewcomerAfterTheExpiryServesTheQueue(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, waiter, newcomer := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	look.mustAcquire(t, "x", time.Minute)
 	w, err := waiter.enqueue(t.Context(), "x", uuid.New(), "exclusive", nil)
@@ -123,9 +119,7 @@ func TestDeadWaitersArePassedOver(t *testing.T) {
 				return one[int](t, look, `SELECT count(*) FROM pglock.list_waiters('x') WHERE NOT alive`) == 1
 			})
 			began := time.Now()
-			if err := holder.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, holder.Release(t.Context()))
 			f := await(t, got)
 			if f.err != nil {
 				t.Fatal(f.err)
@@ -138,9 +132,7 @@ func TestDeadWaitersArePassedOver(t *testing.T) {
 			if how == syscall.SIGSTOP {
 				dead.signal(syscall.SIGCONT) // it queues again, behind
 				awaitQueue(t, look, "x", 1)
-				if err := f.lease.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, f.lease.Release(t.Context()))
 				if r := dead.await("granted"); r.Token <= int64(f.lease.Token()) {
 					t.Errorf("token %d after %d", r.Token, f.lease.Token())
 				}
@@ -152,8 +144,7 @@ func TestDeadWaitersArePassedOver(t *testing.T) {
 // Whoever is served together with others, is named as a successor, or names a limit, is alive: the dead are passed over
 // there too.
 func TestDeadWaitersAreNeitherServedWithOthersNorNamed(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newHastyPeer(t, db.URL())
 	dies := func(name, mode string, capacity any) {
 		p := newHastyPeer(t, db.URL())
@@ -167,10 +158,8 @@ func TestDeadWaitersAreNeitherServedWithOthersNorNamed(t *testing.T) {
 	dies("readers", "shared", nil)
 	last.mustEnqueue(t, "readers", "shared", nil)
 	look.mustReleaseBy(t, "release_lease", held)
-	if n := one[int](t, look,
-		`SELECT count(*) FROM pglock.locks WHERE name = 'readers' AND expires_at > clock_timestamp()`); n != 2 {
-		t.Errorf("%d readers were served, want the two that live", n)
-	}
+	wantCount(t, look, 2, "%d readers were served, want the two that live",
+		`SELECT count(*) FROM pglock.locks WHERE name = 'readers' AND expires_at > clock_timestamp()`)
 
 	held = look.mustAcquire(t, "named", time.Minute)
 	dies("named", "exclusive", nil)
@@ -187,8 +176,7 @@ func TestDeadWaitersAreNeitherServedWithOthersNorNamed(t *testing.T) {
 }
 
 func TestLeaseHandedToAWaiterThatDiedEndsWithItsTTL(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t))
 	holder, err := c.TryAcquire(t.Context(), "x")
@@ -202,9 +190,7 @@ func TestLeaseHandedToAWaiterThatDiedEndsWithItsTTL(t *testing.T) {
 	acquireInBackground(t.Context(), c, 1, "x", got)
 	awaitQueue(t, look, "x", 2)
 	dead.signal(syscall.SIGKILL) // its session is believed alive for a second yet
-	if err := holder.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, holder.Release(t.Context()))
 	f := await(t, got)
 	if f.err != nil || f.lease.Token() <= holder.Token() {
 		t.Errorf("%v, %v", f.lease, f.err)
@@ -228,16 +214,10 @@ func TestI8_WaitersSurviveAServerCrash(t *testing.T) {
 		acquireInBackground(t.Context(), newClient(t, newPool(t, server.URL())), n, "x", got)
 		awaitQueue(t, before, "x", n+1)
 	}
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, server.Kill())
+	must.Do(t, server.Restart(t.Context()))
 	look := newPeer(t, server.URL())
-	if err := holder.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, holder.Release(t.Context()))
 	last := holder.Token()
 	for range waiters {
 		f := await(t, got)
@@ -245,9 +225,7 @@ func TestI8_WaitersSurviveAServerCrash(t *testing.T) {
 			t.Fatalf("%v, %v", f.lease, f.err)
 		}
 		last = f.lease.Token()
-		if err := f.lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.lease.Release(t.Context()))
 	}
 	awaitQueue(t, look, "x", 0)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -135,8 +136,7 @@ func storm(t *testing.T, ends bool, opts ...pglock.AcquireOption) {
 // Close ends hundreds of calls that wait, while others are served, and leaves nothing in the tables.
 func TestCloseEndsCrowdsAndLeavesNothing(t *testing.T) {
 	pgtest.Whole(t, "TestCloseEndsWaitingCallsWithErrClosed")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	for round := range rarely(4) {
 		c, b := newClient(t, db.Pool(t, maxConnections(4))), newClient(t, db.Pool(t))
@@ -162,23 +162,15 @@ func TestCloseEndsCrowdsAndLeavesNothing(t *testing.T) {
 			})
 		}
 		if round%2 == 0 {
-			if _, err := b.Acquire(t.Context(), "x0"); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(b.Acquire(t.Context(), "x0"))(t)
 		}
 		pgtest.Eventually(t, "leases", func() bool { return served.Load() > 100 })
-		if err := c.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, c.Close(t.Context()))
 		wg.Wait()
-		if n := one[int](t, look,
-			`SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE name <> 'x0' AND expires_at > clock_timestamp())`); n != 0 {
-			t.Errorf("%d tickets and leases are left", n)
-		}
+		wantCount(t, look, 0, "%d tickets and leases are left",
+			`SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE name <> 'x0' AND expires_at > clock_timestamp())`)
 		if round%2 == 0 {
-			if err := b.Close(t.Context()); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, b.Close(t.Context()))
 		}
 	}
 }
@@ -186,8 +178,7 @@ func TestCloseEndsCrowdsAndLeavesNothing(t *testing.T) {
 // Callers of two clients release their leases while they write under them, or just before; some write nothing. Each
 // reads before it writes: a write of an ended lease that took effect would be seen as one from a stale read.
 func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
 	look.exec(t, `CREATE TABLE account (balance bigint); INSERT INTO account VALUES (0);
@@ -212,15 +203,11 @@ func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
 					}
 					leases.Add(1)
 					if rand.N(3) == 0 {
-						if err := l.Release(t.Context()); err != nil {
-							t.Error(err)
-						}
+						must.Note(t, l.Release(t.Context()))
 						continue
 					}
 					var balance int64
-					if err := pool.QueryRow(t.Context(), `SELECT balance FROM account`).Scan(&balance); err != nil {
-						t.Error(err)
-					}
+					must.Note(t, pool.QueryRow(t.Context(), `SELECT balance FROM account`).Scan(&balance))
 					released := make(chan error, 1)
 					delay := rand.N([]time.Duration{time.Millisecond, 10 * time.Millisecond,
 						100 * time.Millisecond}[rand.N(3)])
@@ -243,22 +230,16 @@ func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
 					default:
 						t.Error(err)
 					}
-					if err := <-released; err != nil {
-						t.Error(err)
-					}
+					must.Note(t, <-released)
 				}
 			})
 		}
 	}
 	wg.Wait()
-	if n := one[int](t, look,
-		`SELECT count(*) FROM (SELECT token, lag(token) OVER (ORDER BY n) AS before FROM ledger) l WHERE token <= before`); n != 0 {
-		t.Errorf("I3: %d writes carry a token that is not greater than the one before", n)
-	}
-	if n := one[int](t, look,
-		`SELECT count(*) FROM (SELECT read, row_number() OVER (ORDER BY n) - 1 AS balance FROM ledger) l WHERE read <> balance`); n != 0 {
-		t.Errorf("I4: %d writes were made from a stale read", n)
-	}
+	wantCount(t, look, 0, "I3: %d writes carry a token that is not greater than the one before",
+		`SELECT count(*) FROM (SELECT token, lag(token) OVER (ORDER BY n) AS before FROM ledger) l WHERE token <= before`)
+	wantCount(t, look, 0, "I4: %d writes were made from a stale read",
+		`SELECT count(*) FROM (SELECT read, row_number() OVER (ORDER BY n) - 1 AS balance FROM ledger) l WHERE read <> balance`)
 	if n := one[int](t, look, `SELECT count(*) FROM ledger`); n != int(written.Load()) ||
 		one[int](t, look, `SELECT balance FROM account`) != n {
 		t.Errorf("%d writes are there, %d were acknowledged", n, written.Load())

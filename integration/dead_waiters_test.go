@@ -9,8 +9,7 @@ import (
 
 // Nobody looks for whom a dead waiter waits, through all that are dead before it.
 func TestADeadQueueIsListedInTheTimeOfItsLength(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	const dead = 10_000
 	look.mustAcquire(t, "report", time.Hour)
@@ -28,9 +27,8 @@ func TestADeadQueueIsListedInTheTimeOfItsLength(t *testing.T) {
 		}
 	}
 	// the live one waits for the holder, however many dead ones are before it
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.list_waiters('report', p_limit => 20000)
+	wantCount(t, p, 1, "%d live waiters are behind the holder, want 1",
+		`SELECT count(*) FROM pglock.list_waiters('report', p_limit => 20000)
 		WHERE alive AND place = $1 AND behind_holder = (SELECT holder FROM pglock.locks WHERE name = 'report')
-			AND behind_ticket IS NULL`, dead+1); n != 1 {
-		t.Errorf("%d live waiters are behind the holder, want 1", n)
-	}
+			AND behind_ticket IS NULL`, dead+1)
 }

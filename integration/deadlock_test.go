@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 // An owner that asks again for what it holds gets the error at once, in every mode and from every call.
 func TestSelfDeadlockFailsAtOnce(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	c, other := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
 	for name, mode := range map[string][]pglock.AcquireOption{"exclusive": nil, "shared": {pglock.WithShared()},
 		"limit": {pglock.WithLimit(3)}} {
@@ -110,8 +110,7 @@ func TestCircleOfWaitersIsFoundWithinASecond(t *testing.T) {
 
 // A circle that closes through the queue: a reader behind a waiting writer waits for the writer too.
 func TestCircleThroughTheQueueIsFound(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	a, b, c := newClient(t, db.Pool(t), pglock.WithDefaultHolder("a")), newClient(t, db.Pool(t),
 		pglock.WithDefaultHolder("b")), newClient(t, db.Pool(t), pglock.WithDefaultHolder("c"))
@@ -148,8 +147,7 @@ func TestCircleThroughTheQueueIsFound(t *testing.T) {
 // of a semaphore that are not stuck can let them go on.
 func TestChainsWithoutACircleRaiseNoAlarm(t *testing.T) {
 	pgtest.Long(t, "TestHolderOfASemaphoreThatIsNotStuckIsNoCircle")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	const chains, length, rounds = 4, 12, 4
 	wg := pgtest.Group(t)
 	for chain := range chains {
@@ -178,8 +176,7 @@ func TestChainsWithoutACircleRaiseNoAlarm(t *testing.T) {
 
 // One of two holders of a semaphore is part of what looks like a circle; the other can let the waiter go on: no alarm.
 func TestHolderOfASemaphoreThatIsNotStuckIsNoCircle(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	a, b := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
 	stuck, free := mustTry(t, a, "pool", pglock.WithLimit(2)), mustTry(t, a, "pool", pglock.WithLimit(2))
@@ -190,10 +187,8 @@ func TestHolderOfASemaphoreThatIsNotStuckIsNoCircle(t *testing.T) {
 	acquireInBackground(y.Context(), b, 1, "pool", got, pglock.WithLimit(2)) // b waits for the pool
 	awaitQueue(t, look, "pool", 1)
 	look.exec(t, `SET search_path = pglock, pg_temp`)
-	if n := one[int](t, look,
-		`SELECT count(circle) FROM pglock.waiters w, LATERAL (SELECT pglock.find_circle(w.name, w.ticket) AS circle) c`); n != 0 {
-		t.Errorf("%d circles found where there is none", n)
-	}
+	wantCount(t, look, 0, "%d circles found where there is none",
+		`SELECT count(circle) FROM pglock.waiters w, LATERAL (SELECT pglock.find_circle(w.name, w.ticket) AS circle) c`)
 	mustRelease(t, free)
 	f := await(t, got)
 	if f.n != 1 || f.err != nil {
@@ -207,8 +202,7 @@ func TestHolderOfASemaphoreThatIsNotStuckIsNoCircle(t *testing.T) {
 
 // AcquireAll callers that name locks in any order never wait in a circle, and get all or none.
 func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	wg := pgtest.Group(t)
 	for n := range 6 {
@@ -235,9 +229,7 @@ func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
 				if len(tokens) != len(names) {
 					t.Errorf("tokens %v", tokens)
 				}
-				if err := leases.Release(t.Context()); err != nil {
-					t.Error(err)
-				}
+				must.Note(t, leases.Release(t.Context()))
 			}
 		})
 	}
@@ -258,8 +250,7 @@ func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
 // that hold a lock each hand another to and fro, while somebody searches all the time.
 func TestHandOversDuringTheSearchRaiseNoAlarm(t *testing.T) {
 	pgtest.Long(t, "TestHolderOfASemaphoreThatIsNotStuckIsNoCircle", "TestAcquireAllInAnyOrderNeverDeadlocks")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	wg := pgtest.Group(t)
 	done := make(chan struct{})
 	for n := range 2 {

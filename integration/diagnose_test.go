@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -22,10 +23,7 @@ func TestDoctorSeesATransactionThatHasWrittenAndIsIdle(t *testing.T) {
 		return one[bool](t, look,
 			`SELECT xact_start < clock_timestamp() - interval '2 s' AND backend_xmin IS NULL FROM pg_stat_activity WHERE pid = $1`, writer.PgConn().PID())
 	})
-	findings, err := lockadmin.Diagnose(t.Context(), newPool(t, server.URL()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	findings := must.Get(lockadmin.Diagnose(t.Context(), newPool(t, server.URL())))(t)
 	for _, f := range findings {
 		if f.Item == "oldest transaction" {
 			if f.Value < "00:00:02" {
@@ -40,10 +38,7 @@ func TestDoctorSeesATransactionThatHasWrittenAndIsIdle(t *testing.T) {
 // findingOf is one finding of the doctor.
 func findingOf(t *testing.T, url, item string) lockadmin.Finding {
 	t.Helper()
-	findings, err := lockadmin.Diagnose(t.Context(), newPool(t, url))
-	if err != nil {
-		t.Fatal(err)
-	}
+	findings := must.Get(lockadmin.Diagnose(t.Context(), newPool(t, url)))(t)
 	for _, f := range findings {
 		if f.Item == item {
 			return f
@@ -132,8 +127,7 @@ func TestDoctorNamesOldTransactionsAndWhatTheyKeepLocked(t *testing.T) {
 
 // Whoever owns the schema can switch the check inside COMMIT off, and nothing fails then.
 func TestDoctorSeesThatTheCheckInsideCommitIsOff(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner := newPeer(t, db.URL())
 	found := func() lockadmin.Finding { return findingOf(t, db.URL(), "check inside COMMIT") }
 	const mend = `ALTER TABLE pglock.fences ENABLE ALWAYS TRIGGER fence_commit`

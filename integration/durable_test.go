@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 )
@@ -56,13 +57,9 @@ func TestI12_GrantsSurviveACrash(t *testing.T) {
 			})
 		}
 		<-enough
-		if err := server.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, server.Kill())
 		wg.Wait()
-		if err := server.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, server.Restart(t.Context()))
 		look := newPeer(t, server.URL())
 		for name, token := range answered {
 			if row := one[int64](t, look, `SELECT coalesce(max(token), 0) FROM pglock.locks WHERE name = $1`,
@@ -103,14 +100,11 @@ func TestI13_RefusedTryWritesNothing(t *testing.T) {
 
 // A refused try waits for nobody: not even for whoever is being granted the lock at the moment.
 func TestI13_RefusedTryWaitsForNobody(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	a, b := newPeer(t, db.URL()), newPeer(t, db.URL())
 	patientTransactions(t, a)
 	g := a.mustAcquire(t, "x", time.Minute)
-	if _, err := a.release(t.Context(), g); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(a.release(t.Context(), g))(t)
 	a.exec(t, "BEGIN")
 	a.mustAcquire(t, "x", time.Minute)
 	b.exec(t, "SET lock_timeout = '1ms'")
@@ -122,8 +116,7 @@ func TestI13_RefusedTryWaitsForNobody(t *testing.T) {
 // synchronous_commit is off for the library's own releases alone: it is as before on the connection afterwards, and the
 // SQL function inside a caller's transaction never touches it.
 func TestI24_ReleaseLeavesTheSettingAlone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newPeer(t, db.URL())
 	patientTransactions(t, p)
 	g := p.mustAcquire(t, "x", time.Minute)
@@ -144,13 +137,8 @@ func TestI24_ReleaseLeavesTheSettingAlone(t *testing.T) {
 	for _, isolation := range []string{"read committed", "serializable"} {
 		pool := db.Pool(t, oneConnection, withDefault("default_transaction_isolation", isolation))
 		c := newClient(t, pool)
-		lease, err := c.TryAcquire(t.Context(), "y")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(c.TryAcquire(t.Context(), "y"))(t)
+		must.Do(t, lease.Release(t.Context()))
 		var setting string
 		if err := pool.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&setting); err != nil || setting != "on" {
 			t.Errorf("I24: synchronous_commit is %s after a release (%v)", setting, err)
@@ -183,18 +171,11 @@ func TestI24_ReleaseIsAsynchronousAndGrantIsNot(t *testing.T) {
 			}
 		}
 		for range rounds {
-			lease, err := c.TryAcquire(t.Context(), "x")
-			if err != nil {
-				t.Fatal(err)
-			}
+			lease := must.Get(c.TryAcquire(t.Context(), "x"))(t)
 			count(&grants)
-			if err := hooks.Of(lease).Renew(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, hooks.Of(lease).Renew(t.Context()))
 			count(&renewals)
-			if err := lease.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, lease.Release(t.Context()))
 			count(&releases)
 		}
 		// The server writes a little on its own account, which may come between.

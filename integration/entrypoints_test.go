@@ -23,6 +23,7 @@ import (
 	"github.com/pglock-dev/pglock/fencedhttp"
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/fencedstore/reversible"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/leader"
@@ -64,61 +65,39 @@ func newEntryPoints(t *testing.T) *entryPoints {
 	db := pgtest.Database(t)
 	s := &entryPoints{url: db.URL(), pool: db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 16 })}
 	s.store = fencedstore.New(s.pool)
-	config, err := pgx.ParseConfig(s.url)
-	must(t, err)
+	config := must.Get(pgx.ParseConfig(s.url))(t)
 	s.db = stdlib.OpenDB(*config)
 	t.Cleanup(func() { _ = s.db.Close() })
-	s.client, err = pglock.New(ctx, s.pool, pglock.WithDefaultTTL(time.Hour))
-	must(t, err)
+	s.client = must.Get(pglock.New(ctx, s.pool, pglock.WithDefaultTTL(time.Hour)))(t)
 	t.Cleanup(func() { _ = s.client.Close(context.WithoutCancel(ctx)) })
 	for name, into := range map[string]**pglock.Lease{"protected": &s.lease, "other": &s.other} {
-		*into, err = s.client.TryAcquire(ctx, name)
-		must(t, err)
+		*into = must.Get(s.client.TryAcquire(ctx, name))(t)
 	}
-	second, err := pglock.New(ctx, s.pool, pglock.WithDefaultTTL(time.Hour))
-	must(t, err)
+	second := must.Get(pglock.New(ctx, s.pool, pglock.WithDefaultTTL(time.Hour)))(t)
 	t.Cleanup(func() { _ = second.Close(context.WithoutCancel(ctx)) })
-	s.taken, err = second.TryAcquire(ctx, "taken")
-	must(t, err)
-	s.bridge, err = advisory.New(s.client, advisory.Config{})
-	must(t, err)
-	s.held, err = s.bridge.TryAcquire(ctx, "bridged", advisory.Bigint(1))
-	must(t, err)
+	s.taken = must.Get(second.TryAcquire(ctx, "taken"))(t)
+	s.bridge = must.Get(advisory.New(s.client, advisory.Config{}))(t)
+	s.held = must.Get(s.bridge.TryAcquire(ctx, "bridged", advisory.Bigint(1)))(t)
 	t.Cleanup(func() { _ = s.held.Release(context.WithoutCancel(ctx)) })
-	apart, err := s.bridge.TryAcquire(ctx, "apart", advisory.Bigint(4)) // no entry uses its session, which that may end
-	must(t, err)
+	// no entry uses its session, which that may end
+	apart := must.Get(s.bridge.TryAcquire(ctx, "apart", advisory.Bigint(4)))(t)
 	t.Cleanup(func() { _ = apart.Release(context.WithoutCancel(ctx)) })
-	s.admin, err = lockadmin.New(ctx, s.pool)
-	must(t, err)
-	s.tokens, err = fencedhttp.NewTableStore(s.pool, pgx.Identifier{"fencing_tokens"})
-	must(t, err)
-	must(t, s.tokens.Create(ctx))
-	s.tx, err = s.pool.Begin(ctx)
-	must(t, err)
+	s.admin = must.Get(lockadmin.New(ctx, s.pool))(t)
+	s.tokens = must.Get(fencedhttp.NewTableStore(s.pool, pgx.Identifier{"fencing_tokens"}))(t)
+	must.Do(t, s.tokens.Create(ctx))
+	s.tx = must.Get(s.pool.Begin(ctx))(t)
 	t.Cleanup(func() { _ = s.tx.Rollback(context.WithoutCancel(ctx)) })
-	s.sqlTx, err = s.db.BeginTx(ctx, nil)
-	must(t, err)
+	s.sqlTx = must.Get(s.db.BeginTx(ctx, nil))(t)
 	t.Cleanup(func() { _ = s.sqlTx.Rollback() })
 	for _, sql := range []string{"SAVEPOINT before", "ROLLBACK TO before"} {
-		_, err = s.tx.Exec(ctx, sql)
-		must(t, err)
-		_, err = s.sqlTx.ExecContext(ctx, sql)
-		must(t, err)
+		_ = must.Get(s.tx.Exec(ctx, sql))(t)
+		_ = must.Get(s.sqlTx.ExecContext(ctx, sql))(t)
 		if s.guarded == nil {
-			s.guarded, err = fencedstore.Guard(ctx, s.tx, s.lease)
-			must(t, err)
-			s.guardedSQL, err = fencedstore.GuardSQL(ctx, s.sqlTx, s.other)
-			must(t, err)
+			s.guarded = must.Get(fencedstore.Guard(ctx, s.tx, s.lease))(t)
+			s.guardedSQL = must.Get(fencedstore.GuardSQL(ctx, s.sqlTx, s.other))(t)
 		}
 	}
 	return s
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func last[T any](list iter.Seq2[T, error]) (failure error) {
@@ -363,11 +342,9 @@ func (s *entryPoints) operation() reversible.Operation {
 // lose gives a lease that an operator has broken, and that knows it.
 func (s *entryPoints) lose(t *testing.T, name string) *pglock.Lease {
 	t.Helper()
-	l, err := s.client.TryAcquire(t.Context(), name)
-	must(t, err)
-	_, err = s.admin.Break(t.Context(), name, "a test", lockadmin.BreakOptions{})
-	must(t, err)
-	if _, err = l.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
+	l := must.Get(s.client.TryAcquire(t.Context(), name))(t)
+	must.Get(s.admin.Break(t.Context(), name, "a test", lockadmin.BreakOptions{}))(t)
+	if _, err := l.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Fatal(err)
 	}
 	return l
@@ -515,34 +492,31 @@ func TestErrorOfAnExportedFunctionNamesItsPackageOnce(t *testing.T) {
 			s.pool.Close()
 			_ = s.db.Close()
 		},
-		"the client is closed": func(t *testing.T, s *entryPoints) { must(t, s.client.Close(t.Context())) },
+		"the client is closed": func(t *testing.T, s *entryPoints) { must.Do(t, s.client.Close(t.Context())) },
 		"the leases are released": func(t *testing.T, s *entryPoints) {
-			must(t, s.lease.Release(t.Context()))
-			must(t, s.other.Release(t.Context()))
-			must(t, s.held.Release(t.Context()))
+			must.Do(t, s.lease.Release(t.Context()))
+			must.Do(t, s.other.Release(t.Context()))
+			must.Do(t, s.held.Release(t.Context()))
 		},
 		"the leases are broken": func(t *testing.T, s *entryPoints) {
 			for _, name := range []string{"protected", "other", "bridged"} {
-				_, err := s.admin.Break(t.Context(), name, "a test", lockadmin.BreakOptions{})
-				must(t, err)
+				must.Get(s.admin.Break(t.Context(), name, "a test", lockadmin.BreakOptions{}))(t)
 			}
 		},
 		"the schema is gone": func(t *testing.T, s *entryPoints) {
 			for _, sql := range []string{"DROP SCHEMA pglock CASCADE", "DROP TABLE fencing_tokens"} {
-				_, err := s.db.ExecContext(t.Context(), sql)
-				must(t, err)
+				must.Get(s.db.ExecContext(t.Context(), sql))(t)
 			}
 		},
 		"the server is read-only": func(t *testing.T, s *entryPoints) {
 			config := s.pool.Config()
 			config.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			must(t, err)
+			pool := must.Get(pgxpool.NewWithConfig(t.Context(), config))(t)
 			t.Cleanup(pool.Close)
 			s.pool, s.store = pool, fencedstore.New(pool)
 		},
 		"a token is stale": func(t *testing.T, s *entryPoints) {
-			must(t, s.store.Write(t.Context(), fencedstore.Fences{{Lease: s.lease}, {Lease: s.other}}, s.inPgx()))
+			must.Do(t, s.store.Write(t.Context(), fencedstore.Fences{{Lease: s.lease}, {Lease: s.other}}, s.inPgx()))
 		},
 	} {
 		if !pgtest.Among(name, "the pools are closed", "the leases are released") {

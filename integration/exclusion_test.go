@@ -10,14 +10,14 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // Contenders that release, that let their lease run out, and that hold it to the last moment: the log shows no overlap
 // and no token out of order.
 func TestI1_GrantIntervalsNeverOverlap(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
 	patientWaits(t, look) // the first use of a name is waited for
@@ -51,8 +51,7 @@ func TestI1_GrantIntervalsNeverOverlap(t *testing.T) {
 // The first use of a name has no row to lock: simultaneous tries must still have one winner. (Trap 4: the guard is
 // compared with the row as it is after the wait, not with the statement's snapshot.)
 func TestTrap4_FirstUseHasOneWinner(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	patientWaits(t, look)
 	a.exec(t, "BEGIN")
@@ -73,8 +72,7 @@ func TestTrap4_FirstUseHasOneWinner(t *testing.T) {
 }
 
 func TestI1_SimultaneousFirstTriesHaveOneWinner(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	peers := make([]*peer, 8)
 	for i := range peers {
 		peers[i] = newPeer(t, db.URL())
@@ -107,8 +105,7 @@ func TestI1_SimultaneousFirstTriesHaveOneWinner(t *testing.T) {
 }
 
 func TestI2_TokensStrictlyIncrease(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
 	patientWaits(t, look)
@@ -158,13 +155,9 @@ func grantedTwiceBeforeTheFirstInsert(t *testing.T, a, b, look *peer) (later gra
 		result <- g
 	})
 	b.awaitBlocked(t, look)
-	if _, err := a.release(t.Context(), g); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(a.release(t.Context(), g))(t)
 	later = a.mustAcquire(t, "x", time.Minute)
-	if _, err := a.release(t.Context(), later); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(a.release(t.Context(), later))(t)
 	if later.token <= g.token {
 		t.Errorf("I2: token %d after %d", later.token, g.token)
 	}
@@ -174,8 +167,7 @@ func grantedTwiceBeforeTheFirstInsert(t *testing.T, a, b, look *peer) (later gra
 // B has drawn the value for its INSERT and waits for A's row; A is granted twice meanwhile. B's own grant must still
 // carry a greater token than both.
 func TestTrap1_TokenIsDrawnAfterTheWait(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	later, result := grantedTwiceBeforeTheFirstInsert(t, a, b, look)
 	a.exec(t, "COMMIT")
@@ -187,8 +179,7 @@ func TestTrap1_TokenIsDrawnAfterTheWait(t *testing.T) {
 
 // A released lock keeps its row and its token: a row that went away would let an INSERT use a token drawn long before.
 func TestTrap2_ReleaseKeepsTheRow(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Minute)
 	if released, err := p.release(t.Context(), g); err != nil || !released {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -122,15 +123,10 @@ func TestI22_TokensAscendAfterAFailoverThatLostCommits(t *testing.T) {
 
 	standby.cutOff(t)
 	both := newPool(t, either(t, primary, standby))
-	zombie, err := newClient(t, both).TryAcquire(t.Context(), "zombie", pglock.WithTTL(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	zombie := must.Get(newClient(t, both).TryAcquire(t.Context(), "zombie", pglock.WithTTL(time.Minute)))(t)
 	before = append(before, kept.token, int64(zombie.Token()))
 	before = append(before, issue(t, look, "lost", 100)...)
-	if err := primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, primary.Kill())
 
 	look = standby.promote(t)
 	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE name LIKE 'lost-%' OR name = 'zombie'`); n != 0 {
@@ -151,9 +147,7 @@ func TestI22_TokensAscendAfterAFailoverThatLostCommits(t *testing.T) {
 	if err != nil || next.Token() <= zombie.Token() {
 		t.Fatalf("%v after token %d: %v", next, zombie.Token(), err)
 	}
-	if err := <-write(both, next); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-write(both, next))
 	old := grant{name: "zombie", token: int64(zombie.Token()), id: exported(zombie)}
 	if err := newPeer(t, standby.url).fence(t.Context(), old, "zombie"); state(err) != "LK002" {
 		t.Errorf("I3: the fence answered a lost token with %v", err)
@@ -195,9 +189,7 @@ func failOver(t *testing.T, primary, standby *node, era string) []int64 {
 	t.Helper()
 	standby.cutOff(t)
 	tokens := issue(t, newPeer(t, primary.url), era, 50)
-	if err := primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, primary.Kill())
 	standby.promote(t)
 	return tokens
 }
@@ -226,9 +218,7 @@ func TestI22_TokensAscendAfterAFailoverThatLostSteps(t *testing.T) {
 	step("by hand again", `SELECT pglock.advance_epoch('test', 'test')`)
 	step("behind a lock", behind)
 	step("behind a pruned lock", behind+`; SELECT pglock.prune_locks('0 s')`)
-	if err := primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, primary.Kill())
 	standby.promote(t)
 	checkAscent(t, before, lost, issueTogether(t, standby.url, "new"))
 }
@@ -308,9 +298,7 @@ func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
 	standby := newStandby(t, primary)
 	standby.cutOff(t)
 	last := slices.Max(issue(t, look, "lost", 100))
-	if err := primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, primary.Kill())
 	look = standby.promote(t)
 	other := newPeer(t, standby.url)
 	other.exec(t, `SET lock_timeout = '10 s'`)
@@ -351,9 +339,7 @@ func TestI22_TokensAscendAfterARestore(t *testing.T) {
 	second := issue(t, look, "second", 10)
 	g := look.mustAcquire(t, "fenced", time.Minute)
 	second = append(second, g.token)
-	if err := errors.Join(look.fence(t.Context(), g, "known"), look.fence(t.Context(), g, "shared")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(look.fence(t.Context(), g, "known"), look.fence(t.Context(), g, "shared")))
 	if released, err := look.release(t.Context(), g); err != nil || !released {
 		t.Fatal(released, err)
 	}
@@ -399,9 +385,7 @@ func TestI22_TokensAscendAfterARestoreAndAFailoverThatLostItsRecord(t *testing.T
 	if n := one[int](t, look, since); n <= 0 {
 		t.Errorf("after the first grant the timeline changed %d µs ago", n)
 	}
-	if err := primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, primary.Kill())
 	look = standby.promote(t)
 	if n := one[int](t, look, since); n != 0 {
 		t.Errorf("after the failover the timeline changed %d µs ago, want 0: nobody has noticed it", n)
@@ -431,10 +415,7 @@ func TestAcquireWorksWhereTheTimelineIsNotVisible(t *testing.T) {
 					t.Errorf("drop the test's user: %v", err)
 				}
 			})
-			as, err := url.Parse(db.URL())
-			if err != nil {
-				t.Fatal(err)
-			}
+			as := must.Get(url.Parse(db.URL()))(t)
 			as.User = url.UserPassword(owner, "x")
 			revoke := func() {
 				admin.exec(t, `REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn), pg_control_system() FROM PUBLIC`)
@@ -442,9 +423,7 @@ func TestAcquireWorksWhereTheTimelineIsNotVisible(t *testing.T) {
 			if revoked == "before the migration" {
 				revoke()
 			}
-			if err := migrations.Up(t.Context(), as.String()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, migrations.Up(t.Context(), as.String()))
 			revoke()
 			p := newPeer(t, as.String())
 			if _, err := p.Exec(t.Context(), `SELECT pg_walfile_name(pg_current_wal_lsn())`); state(err) != "42501" {

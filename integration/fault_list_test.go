@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -186,8 +187,7 @@ var faults = []*fault{
 			return isClosed
 		}, inject: func(x *cell) {
 			x.heldUp()
-			done := make(chan error, 1)
-			go func() { done <- x.c.Close(context.WithoutCancel(x.Context())) }()
+			done := must.Go(func() error { return x.c.Close(context.WithoutCancel(x.Context())) })
 			pgtest.Eventually(x.T, "the client to be closed", func() bool {
 				_, err := x.c.TryAcquire(x.Context(), "closed?")
 				return isClosed.is(err)

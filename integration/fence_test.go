@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -30,29 +31,19 @@ func newLedger(t *testing.T, db *pgtest.DB) {
 
 func begin(t *testing.T, pool *pgxpool.Pool, level pgx.TxIsoLevel) pgx.Tx {
 	t.Helper()
-	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	return tx
 }
 
 // Two locks guard one resource: a token below the one that has passed is refused although its own lease is fine.
 func TestI3_NoWritePassesAfterAGreaterToken(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	newLedger(t, db)
 	c, store := newClient(t, pool), fencedstore.New(pool)
-	low, err := c.TryAcquire(t.Context(), "first")
-	if err != nil {
-		t.Fatal(err)
-	}
-	high, err := c.TryAcquire(t.Context(), "second")
-	if err != nil {
-		t.Fatal(err)
-	}
+	low := must.Get(c.TryAcquire(t.Context(), "first"))(t)
+	high := must.Get(c.TryAcquire(t.Context(), "second"))(t)
 	write := func(l *pglock.Lease, again bool) error {
 		fence := fencedstore.Fence{Lease: l, Resource: "account", SameToken: again}
 		return store.Write(t.Context(), fence, func(ctx context.Context, tx pgx.Tx) error {
@@ -60,9 +51,7 @@ func TestI3_NoWritePassesAfterAGreaterToken(t *testing.T) {
 			return err
 		})
 	}
-	if err := write(high, false); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, write(high, false))
 	for what, again := range map[string]bool{"plain": false, "SameToken": true} {
 		var stale *fencedstore.StaleTokenError
 		if err := write(low, again); !errors.Is(err, fencedstore.ErrStaleToken) || !errors.As(err, &stale) ||
@@ -86,8 +75,7 @@ func TestI3_NoWritePassesAfterAGreaterToken(t *testing.T) {
 // Writers with short leases that pause at random: rows are numbered under the fence row's lock, so their order is the
 // order of the commits, and tokens never go down along it; and no update is lost.
 func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	look := newPeer(t, db.URL())
 	patientWaits(t, look) // the first use of a name is waited for
@@ -162,10 +150,8 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := one[int](t, look,
-		`SELECT count(*) FROM (SELECT token, lag(token) OVER (ORDER BY n) AS before FROM ledger) l WHERE token <= before`); n != 0 {
-		t.Errorf("I3: %d writes passed after a greater or the same token", n)
-	}
+	wantCount(t, look, 0, "I3: %d writes passed after a greater or the same token",
+		`SELECT count(*) FROM (SELECT token, lag(token) OVER (ORDER BY n) AS before FROM ledger) l WHERE token <= before`)
 	if balance := one[int](t, look, `SELECT balance FROM account`); balance != acknowledged {
 		t.Errorf("I3: %d writes were acknowledged and the balance is %d", acknowledged, balance)
 	}
@@ -193,8 +179,7 @@ var endings = map[string]func(t *testing.T, look *peer, g grant){
 
 // A fence that had to wait for a transaction before it finds out what became of its lease meanwhile.
 func TestI3_FenceThatHasWaitedLooksAgain(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	before, p, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	first := before.mustAcquire(t, "before", time.Minute)
 	for what, end := range map[string]string{
@@ -203,12 +188,9 @@ func TestI3_FenceThatHasWaitedLooksAgain(t *testing.T) {
 	} {
 		g := p.mustAcquire(t, what, time.Minute)
 		before.exec(t, `BEGIN`)
-		if err := before.fence(t.Context(), first, "fence of "+what); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, before.fence(t.Context(), first, "fence of "+what))
 		p.exec(t, `BEGIN`) // no COMMIT checks it instead
-		passed := make(chan error, 1)
-		go func() { passed <- p.fence(context.Background(), g, "fence of "+what) }()
+		passed := must.Go(func() error { return p.fence(context.Background(), g, "fence of "+what) })
 		p.awaitBlocked(t, look)
 		look.exec(t, end, what)
 		before.exec(t, `ROLLBACK`)
@@ -222,8 +204,7 @@ func TestI3_FenceThatHasWaitedLooksAgain(t *testing.T) {
 // A fence in a snapshot that is older than the next holder's write refuses as that snapshot shows it: by the clock if
 // the lease has run out, else with 40001.
 func TestI3_I18_FenceInAnOldSnapshotDoesNotSeeTheGreaterToken(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	for _, level := range levels {
 		for how, ttl := range map[string]time.Duration{"expired": 200 * time.Millisecond, "released": time.Minute} {
@@ -237,9 +218,7 @@ func TestI3_I18_FenceInAnOldSnapshotDoesNotSeeTheGreaterToken(t *testing.T) {
 				}
 			}
 			awaitExpiry(t, look, g.name)
-			if err := look.fence(t.Context(), look.mustAcquire(t, g.name, time.Minute), g.name); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, look.fence(t.Context(), look.mustAcquire(t, g.name, time.Minute), g.name))
 			want := "LK002"
 			switch {
 			case level != pgx.ReadCommitted && how == "expired":
@@ -257,8 +236,7 @@ func TestI3_I18_FenceInAnOldSnapshotDoesNotSeeTheGreaterToken(t *testing.T) {
 // I4, I18: whatever ended the lease, and whatever the snapshot shows, COMMIT is refused; and the tricks that
 // defer or switch off triggers open no hole.
 func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, level := range fewLevels() {
@@ -290,9 +268,8 @@ func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
 					} else if s := state(err); s != "LK001" && s != "LK003" && s != "40001" {
 						t.Errorf("I4: the COMMIT was refused with %v", err)
 					}
-					if n := one[int](t, look, `SELECT count(*) FROM ledger WHERE token = $1`, g.token); n != 0 {
-						t.Errorf("I4: %d rows were written", n)
-					}
+					wantCount(t, look, 0, "I4: %d rows were written",
+						`SELECT count(*) FROM ledger WHERE token = $1`, g.token)
 				})
 			}
 		}
@@ -301,8 +278,7 @@ func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
 
 // SET CONSTRAINTS ALL IMMEDIATE in the write uses up the check of COMMIT; Write queues it again at the end.
 func TestI4_ConstraintsImmediateOpenNoHoleInWrite(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	newLedger(t, db)
 	c, look := newClient(t, pool), newPeer(t, db.URL())
@@ -331,8 +307,7 @@ func TestI4_ConstraintsImmediateOpenNoHoleInWrite(t *testing.T) {
 // In a transaction of the application's own, Seal closes the two holes that its own code can open after Guard: it used
 // up the check, or rolled back to before the fence.
 func TestI4_SealClosesWhatTheTransactionOpened(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	newLedger(t, db)
 	c, look := newClient(t, pool), newPeer(t, db.URL())
@@ -356,37 +331,27 @@ func TestI4_SealClosesWhatTheTransactionOpened(t *testing.T) {
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
-			lease, err := c.TryAcquire(t.Context(), how, pglock.WithTTL(time.Minute))
-			if err != nil {
-				t.Fatal(err)
-			}
+			lease := must.Get(c.TryAcquire(t.Context(), how, pglock.WithTTL(time.Minute)))(t)
 			tx := begin(t, pool, pgx.ReadCommitted)
-			guarded, err := opened(tx, lease)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := tx.Exec(t.Context(), `INSERT INTO ledger (token) VALUES (1)`); err != nil {
-				t.Fatal(err)
-			}
+			guarded := must.Get(opened(tx, lease))(t)
+			must.Get(tx.Exec(t.Context(), `INSERT INTO ledger (token) VALUES (1)`))(t)
 			look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1`, how)
-			if err = guarded.Seal(t.Context()); err == nil {
+			err := guarded.Seal(t.Context())
+			if err == nil {
 				err = guarded.Explain(tx.Commit(t.Context()))
 			}
 			_ = tx.Rollback(t.Context())
 			if !errors.Is(err, pglock.ErrLost) && !errors.Is(err, fencedstore.ErrLeftFence) {
 				t.Errorf("I4: the transaction answered %v", err)
 			}
-			if n := one[int](t, look, `SELECT count(*) FROM ledger`); n != 0 {
-				t.Errorf("I4: %d rows were written", n)
-			}
+			wantCount(t, look, 0, "I4: %d rows were written", `SELECT count(*) FROM ledger`)
 		})
 	}
 }
 
 // A callback that leaves the transaction is told so.
 func TestWriteThatLeftTheFenceIsRefused(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	newLedger(t, db)
 	c, store := newClient(t, pool), fencedstore.New(pool)
@@ -416,15 +381,9 @@ func TestI4_NoTakeoverBetweenTheCheckAndTheCommit(t *testing.T) {
 	patientWaits(t, look)
 	g := a.mustAcquire(t, "x", time.Minute)
 	a.exec(t, "BEGIN")
-	if err := a.fence(t.Context(), g, "x"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, a.fence(t.Context(), g, "x"))
 	syncStandby(t, look, "nobody")
-	committed := make(chan error, 1)
-	go func() {
-		_, err := a.Exec(context.Background(), "COMMIT")
-		committed <- err
-	}()
+	committed := must.Go(func() error { _, err := a.Exec(context.Background(), "COMMIT"); return err })
 	pgtest.Eventually(t, "COMMIT to wait for the standby", func() bool {
 		return one[bool](t, look,
 			`SELECT coalesce((SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1), false)`,
@@ -433,18 +392,13 @@ func TestI4_NoTakeoverBetweenTheCheckAndTheCommit(t *testing.T) {
 	// as if a minute had passed: no key is changed
 	look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp()`)
 	b.exec(t, "BEGIN") // rolled back below: its own COMMIT would hang too
-	taken, err := b.acquire(t.Context(), "x", uuid.New(), time.Minute, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := must.Get(b.acquire(t.Context(), "x", uuid.New(), time.Minute, false))(t)
 	if taken.granted {
 		t.Error("I4: the lock was granted while the fenced transaction of the holder before was committing")
 	}
 	b.exec(t, "ROLLBACK")
 	syncStandby(t, look, "")
-	if err := <-committed; err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-committed)
 	if b.mustAcquire(t, "x", time.Minute).token <= g.token {
 		t.Error("I2: the next token is not greater")
 	}

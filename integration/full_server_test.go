@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
@@ -94,9 +95,7 @@ func (s *fullServer) hold(t *testing.T, pool *pgxpool.Pool, n int) (give func())
 
 // is asks the server a question.
 func (s *fullServer) is(sql string, args ...any) (yes bool) {
-	if err := s.look.QueryRow(context.Background(), sql, args...).Scan(&yes); err != nil {
-		s.t.Error(err)
-	}
+	must.Note(s.t, s.look.QueryRow(context.Background(), sql, args...).Scan(&yes))
 	return yes
 }
 
@@ -142,9 +141,7 @@ func TestAServerWithoutAFreeSlot(t *testing.T) {
 		pgtest.Eventually(t, "two renewals", func() bool {
 			return l.Err() != nil || l.Deadline().After(first.Add(ttl/2))
 		})
-		if err := l.Err(); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, l.Err())
 	})
 
 	t.Run("keeps no live waiter from a lock that becomes free", func(t *testing.T) {
@@ -160,9 +157,7 @@ func TestAServerWithoutAFreeSlot(t *testing.T) {
 			}()
 		}
 		pgtest.Eventually(t, "all to queue", s.queues("passed", len(waiters)))
-		if _, err := holder.release(t.Context(), g); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(holder.release(t.Context(), g))(t)
 		late := time.After(patience)
 		for i := range waiters {
 			select {
@@ -179,11 +174,7 @@ func TestAServerWithoutAFreeSlot(t *testing.T) {
 	t.Run("keeps no call that gives up in the queue", func(t *testing.T) {
 		holder.mustAcquire(t, "left", time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
-		result := make(chan error, 1)
-		go func() {
-			_, err := waiters[0].Acquire(ctx, "left")
-			result <- err
-		}()
+		result := must.Go(func() error { _, err := waiters[0].Acquire(ctx, "left"); return err })
 		pgtest.Eventually(t, "the call to queue", s.queues("left", 1))
 		cancel()
 		if err := <-result; !errors.Is(err, context.Canceled) {
@@ -193,10 +184,7 @@ func TestAServerWithoutAFreeSlot(t *testing.T) {
 	})
 
 	t.Run("leaves nothing behind a Close", func(t *testing.T) {
-		l, err := closes.Acquire(t.Context(), "closed", pglock.WithLimit(2), pglock.WithTTL(time.Hour))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(closes.Acquire(t.Context(), "closed", pglock.WithLimit(2), pglock.WithTTL(time.Hour)))(t)
 		if err := closes.Close(t.Context()); err != nil || s.held("closed") || s.knows("closes") {
 			t.Errorf("%v: %v; %v is held: %v; the session is known: %v", l, err, l, s.held("closed"), s.knows("closes"))
 		}
@@ -205,8 +193,7 @@ func TestAServerWithoutAFreeSlot(t *testing.T) {
 	t.Run("makes Close wait for a connection", func(t *testing.T) {
 		mustTry(t, lingers, "lingering", pglock.WithTTL(time.Hour))
 		give := s.hold(t, pools["lingers"], 1)
-		closed := make(chan error, 1)
-		go func() { closed <- lingers.Close(t.Context()) }()
+		closed := must.Go(func() error { return lingers.Close(t.Context()) })
 		s.refuses(t)
 		give()
 		if err := <-closed; err != nil || s.held("lingering") {
@@ -216,16 +203,10 @@ func TestAServerWithoutAFreeSlot(t *testing.T) {
 
 	t.Run("makes Acquire wait for a connection", func(t *testing.T) {
 		give := s.hold(t, pools["comes"], 1)
-		result := make(chan error, 1)
-		go func() {
-			_, err := comes.Acquire(t.Context(), "came")
-			result <- err
-		}()
+		result := must.Go(func() error { _, err := comes.Acquire(t.Context(), "came"); return err })
 		s.refuses(t)
 		give()
-		if err := <-result; err != nil {
-			t.Error(err)
-		}
+		must.Note(t, <-result)
 	})
 
 	t.Run("lets a lease be released over the client's own connection", func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -249,9 +250,7 @@ func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
 	// One that has waited for as long as the server lets it asks again at once.
 	pgtest.Eventually(t, "calls to hang yet", func() bool { return blocked(t, look) >= hang })
 	keeper.exec(t, `ROLLBACK`)
-	if err := <-released; err != nil {
-		t.Error(err)
-	}
+	must.Note(t, <-released)
 	cancel()
 	for range 6 {
 		if f := await(t, got); !errors.Is(f.err, context.Canceled) {

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -398,10 +399,7 @@ func TestCallsAtTheSameTimeShareOneStatementAndOneCommit(t *testing.T) {
 // withParameter adds a parameter to a connection string.
 func withParameter(t *testing.T, at, name, value string) string {
 	t.Helper()
-	u, err := url.Parse(at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(at))(t)
 	q := u.Query()
 	q.Set(name, value)
 	u.RawQuery = q.Encode()
@@ -456,9 +454,7 @@ func TestCallsOneAfterAnotherMakeOneStatementEach(t *testing.T) {
 	for range 3 {
 		before := c.pool.Stat().AcquireCount()
 		l := mustTry(t, c.Client, "x")
-		if _, err := l.Check(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(l.Check(t.Context()))(t)
 		mustRelease(t, l)
 		m := mustTry(t, c.Client, "y", pglock.WithMetadata(json.RawMessage(`1`)))
 		mustRelease(t, m)
@@ -665,9 +661,7 @@ func TestI8_CallsThatWaitAreQueuedTogether(t *testing.T) {
 		}
 		ownsRow(t, look, f.lease)
 	}
-	if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters`); n != 0 {
-		t.Errorf("%d tickets are left", n)
-	}
+	wantCount(t, look, 0, "%d tickets are left", `SELECT count(*) FROM pglock.waiters`)
 }
 
 // I11: one caller's bad argument is reported to that caller alone, and does not touch the others in the same
@@ -707,9 +701,8 @@ func TestI11_BadInputOfOneCallerTouchesNoOther(t *testing.T) {
 						mustRelease(t, a.lease)
 					}
 				}
-				if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE name = $1`, wrong); n != 0 {
-					t.Error("the lock that was asked for in a wrong way is there")
-				}
+				wantCount(t, look, 0, "the lock that was asked for in a wrong way is there",
+					`SELECT count(*) FROM pglock.locks WHERE name = $1`, wrong)
 			})
 		}
 	}

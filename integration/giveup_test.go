@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
@@ -41,9 +42,7 @@ func TestTrap9_ThousandsOfCancelledWaitsLeaveNothing(t *testing.T) {
 							context.Canceled) && err != nil {
 							t.Error(err)
 						} else if err == nil {
-							if err := l.Release(t.Context()); err != nil {
-								t.Error(err)
-							}
+							must.Note(t, l.Release(t.Context()))
 						}
 					})
 				}
@@ -93,10 +92,7 @@ func TestCloseComesBackThoughThePoolIsTaken(t *testing.T) {
 		leases = append(leases, mustTry(t, c, fmt.Sprint("x", n)))
 	}
 	for range 2 {
-		conn, err := pool.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(pool.Acquire(t.Context()))(t)
 		t.Cleanup(conn.Release) // before the pool closes
 	}
 	goroutines := runtime.NumGoroutine()
@@ -112,8 +108,7 @@ func TestCloseComesBackThoughThePoolIsTaken(t *testing.T) {
 	})
 	// by then those behind the first wait for a connection together, in a statement that is no single call's
 	time.Sleep(2 * time.Second)
-	closed := make(chan error, 1)
-	go func() { closed <- c.Close(context.Background()) }()
+	closed := must.Go(func() error { return c.Close(context.Background()) })
 	select {
 	case <-closed:
 	case <-time.After(2 * 5 * time.Second): // it promises five, and a busy machine needs longer
@@ -173,8 +168,7 @@ func TestACrowdUsesFewMultixacts(t *testing.T) {
 // I6: whoever gives up a request whose ticket was passed over, and that was granted without it, holds nothing
 // afterwards.
 func TestI6_GivingUpEndsAGrantBesideATicketThatWasPassedOver(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	holder, waiter := newPeer(t, db.URL()), newPeer(t, db.URL())
 	held := holder.mustAcquire(t, "x", time.Minute)
 	id := uuid.New()
@@ -201,8 +195,7 @@ func TestI6_GivingUpEndsAGrantBesideATicketThatWasPassedOver(t *testing.T) {
 // A waiter that leaves while a release grants it the lock gives the lock to the next, whether it hears of the grant or
 // not.
 func TestTrap9_WhoeverLeavesGivesOnWhatItIsGrantedMeanwhile(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, leaving := newPeer(t, db.URL()), newPeer(t, db.URL())
 	patientWaits(t, p)
 	holder := p.party("holder", "exclusive", time.Minute).mustGet(t, "x")
@@ -210,11 +203,10 @@ func TestTrap9_WhoeverLeavesGivesOnWhatItIsGrantedMeanwhile(t *testing.T) {
 	p.party("next", "exclusive", time.Minute).mustQueue(t, "x")
 	p.exec(t, `BEGIN`)
 	waysToEnd["release_lease"](t, holder)
-	left := make(chan error, 1)
-	go func() {
+	left := must.Go(func() error {
 		_, err := leaving.Exec(t.Context(), waysToLeave["give_up"], waiter.key, "x", waiter.id)
-		left <- err
-	}()
+		return err
+	})
 	leaving.awaitBlocked(t, newPeer(t, db.URL()))
 	p.exec(t, `COMMIT`)
 	if err := <-left; err != nil || heldBy(t, p, "x") != "next" || queuedFor(t, p, "x") != "" {

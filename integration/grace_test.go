@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -36,10 +37,7 @@ func TestI22_GraceAfterAFailoverOutlivesEveryLostGrant(t *testing.T) {
 	standby := newStandby(t, primary)
 	old := newClient(t, newPool(t, primary.url), pglock.WithDefaultTTL(ttl)) // is never told of another server
 	holds := func(name string) *pglock.Lease {
-		l, err := old.TryAcquire(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(old.TryAcquire(t.Context(), name))(t)
 		return l
 	}
 	renewed := holds("renewed")
@@ -47,13 +45,9 @@ func TestI22_GraceAfterAFailoverOutlivesEveryLostGrant(t *testing.T) {
 	standby.cutOff(t)
 	lost, bare := holds("lost"), holds("bare")
 	for _, l := range []*pglock.Lease{renewed, lost, bare} {
-		if err := hooks.Of(l).Renew(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, hooks.Of(l).Renew(t.Context()))
 	}
-	if err := primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, primary.Kill())
 	look := standby.promote(t)
 	var noticed time.Time // by the server's clock, which is that of this machine
 
@@ -157,8 +151,7 @@ func TestI1_GraceAfterAnExpiryKeepsTheLockFromEverybody(t *testing.T) {
 	t.Parallel() // most of it is waiting for leases to end
 	for _, how := range []string{"killed", "cut off"} {
 		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			look := newPeer(t, db.URL())
 			c := newClient(t, db.Pool(t), pglock.WithDefaultGrace(graceOf))
 			var stop func()
@@ -169,11 +162,9 @@ func TestI1_GraceAfterAnExpiryKeepsTheLockFromEverybody(t *testing.T) {
 				stop = func() { holder.signal(syscall.SIGKILL) }
 			} else {
 				line := newLine(t, db.URL())
-				l, err := newClient(t, newPool(t, line.url)).TryAcquire(t.Context(), "x", pglock.WithTTL(time.Second),
-					pglock.WithGrace(graceOf))
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := must.Get(newClient(t, newPool(t, line.url)).TryAcquire(t.Context(), "x",
+					pglock.WithTTL(time.Second),
+					pglock.WithGrace(graceOf)))(t)
 				stop, stopped = func() { line.cut(t, "upstream") }, func() bool { return !l.Valid() }
 			}
 			got := make(chan fetched, 1)
@@ -216,8 +207,7 @@ func TestI1_GraceAfterAnExpiryKeepsTheLockFromEverybody(t *testing.T) {
 
 // A release and a break end the grace with the lease, and a server that has never failed over asks for none.
 func TestGraceDoesNotDelayAReleaseOrABreak(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t), pglock.WithDefaultGrace(time.Hour)) // far beyond every patience
 	admin := newAdmin(t, db.Pool(t))
@@ -238,16 +228,12 @@ func TestGraceDoesNotDelayAReleaseOrABreak(t *testing.T) {
 		got := make(chan fetched, 1)
 		acquireInBackground(ctx, c, 0, how, got)
 		awaitQueue(t, look, how, 1)
-		if err := end(first); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, end(first))
 		f := await(t, got)
 		if f.err != nil {
 			t.Fatalf("after a %s: %v", how, f.err)
 		}
-		if err := end(f.lease); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, end(f.lease))
 		if _, err := c.TryAcquire(ctx, how); err != nil {
 			t.Errorf("TryAcquire after a %s: %v", how, err)
 		}

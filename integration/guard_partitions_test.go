@@ -61,8 +61,7 @@ func (v *vault) wantAllowed(t *testing.T, sql string) {
 }
 
 func TestI3_EveryWayIntoAPartitionNeedsTheFence(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	version := serverVersion(t, look)
 	for form, keyed := range guardForms {
@@ -141,8 +140,7 @@ func TestI3_EveryWayIntoAPartitionNeedsTheFence(t *testing.T) {
 
 // A row that moves to another partition leaves one key and takes another: both fences.
 func TestI3_AMovedRowNeedsTheFencesOfBothKeys(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for what, v := range map[string]*vault{"between partitions": newPartedVault(t, db, true),
 		"in one table": newVault(t, db, true)} {
 		v.guard(t)
@@ -174,8 +172,7 @@ func TestI3_AMovedRowNeedsTheFencesOfBothKeys(t *testing.T) {
 // guard_table is called again.
 func TestPartitionThatComesLaterIsGuardedAtOnceButForTruncate(t *testing.T) {
 	pgtest.Long(t, "TestI3_EveryWayIntoAPartitionNeedsTheFence")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for form, keyed := range guardForms {
 		for what, sql := range map[string]string{
 			"created":          `CREATE TABLE late PARTITION OF accounts FOR VALUES FROM (20) TO (30)`,
@@ -421,8 +418,7 @@ func TestUnguardedTableHasNoTriggerLeft(t *testing.T) {
 // unguard_table leaves what belongs to another table's guard: of a child that has come with its own, and of a partition
 // that is guarded alone.
 func TestUnguardingAParentLeavesTheGuardsOfOthers(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for form, keyed := range guardForms {
 		t.Run(form, func(t *testing.T) {
 			v := newVault(t, db, keyed)
@@ -430,9 +426,8 @@ func TestUnguardingAParentLeavesTheGuardsOfOthers(t *testing.T) {
 				CREATE TABLE late () INHERITS (accounts); SELECT pglock.guard_table('child', 'of its own')`)
 			v.guard(t)
 			v.look.exec(t, `ALTER TABLE child INHERIT accounts`)
-			if n := one[int](t, v.look, `SELECT pglock.unguard_table('accounts')`); n != 4 {
-				t.Errorf("%d triggers were dropped, want two of each table", n)
-			}
+			wantCount(t, v.look, 4, "%d triggers were dropped, want two of each table",
+				`SELECT pglock.unguard_table('accounts')`)
 			v.wantAllowed(t, `UPDATE ONLY accounts SET balance = 0; TRUNCATE late`)
 			v.wantRefused(t, `UPDATE accounts SET balance = 0`)
 			v.wantRefused(t, `TRUNCATE child`)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -44,9 +45,7 @@ var guardProofs = map[string]struct {
 	// whose token is greater: resources are not locks
 	"fence by another lock": {true, func(t *testing.T, v *vault, p *peer) {
 		g := v.look.mustAcquire(t, "another of "+v.schema, time.Minute)
-		if err := p.fence(t.Context(), g, v.row()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, p.fence(t.Context(), g, v.row()))
 	}},
 	"fence of another transaction that is open": {false, func(t *testing.T, v *vault, p *peer) {
 		other := v.program(t)
@@ -195,8 +194,7 @@ var guardLevels = map[pgx.TxIsoLevel]bool{pgx.ReadCommitted: false, pgx.Repeatab
 
 // A guarded table takes the fence's own row for proof, of this very transaction, and nothing else.
 func TestI3_I18_OnlyThisTransactionsFenceProvesAGuardedWrite(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for form, keyed := range guardForms {
 		for what, proof := range guardProofs {
@@ -246,8 +244,7 @@ func TestI3_I18_OnlyThisTransactionsFenceProvesAGuardedWrite(t *testing.T) {
 // The fence may be passed in the statement of the write itself: the guard looks when the statement has ended, and the
 // transaction is under the fence by then.
 func TestFenceInTheStatementOfTheWrite(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for form, keyed := range guardForms {
 		for what, sql := range map[string]string{
@@ -268,8 +265,7 @@ func TestFenceInTheStatementOfTheWrite(t *testing.T) {
 
 // A guarded write is a fenced write: COMMIT refuses all of it when the lease has ended.
 func TestI4_GuardedWritesAreRefusedInCommitWhenTheLeaseHasEnded(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for form, keyed := range guardForms {
 		for how, want := range map[string]string{
@@ -298,8 +294,7 @@ func TestI4_GuardedWritesAreRefusedInCommitWhenTheLeaseHasEnded(t *testing.T) {
 
 // What Write's callback writes after a raw COMMIT of its own is refused by the guard.
 func TestI3_TheGuardRefusesWhatAWriteDoesAfterARawCommit(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	v := newVault(t, db, false)
 	v.guard(t)
@@ -345,9 +340,7 @@ func TestGuardedWritesInAPreparedTransaction(t *testing.T) {
 				_, err := p.Exec(t.Context(), `UPDATE accounts SET balance = 0 WHERE id = 2`)
 				wantUnfenced(t, "the write after PREPARE TRANSACTION", err)
 				p.exec(t, `COMMIT PREPARED '`+v.schema+`'`)
-				if balance := one[int](t, p, `SELECT balance FROM accounts WHERE id = 1`); balance != 101 {
-					t.Errorf("the balance is %d", balance)
-				}
+				wantCount(t, p, 101, "the balance is %d", `SELECT balance FROM accounts WHERE id = 1`)
 			})
 		}
 	}
@@ -355,8 +348,7 @@ func TestGuardedWritesInAPreparedTransaction(t *testing.T) {
 
 // A bypass says who, why, and to which tables, each once, and only what was committed.
 func TestABypassIsInTheHistoryWithEveryTableThatItWroteTo(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	v := newVault(t, db, false)
 	v.look.exec(t,
 		`CREATE SCHEMA xpublic; CREATE TABLE xpublic.t (id int); CREATE TABLE public.t (id int); CREATE TABLE public."t u" (id int);
@@ -375,9 +367,8 @@ func TestABypassIsInTheHistoryWithEveryTableThatItWroteTo(t *testing.T) {
 		t.Errorf("the history has %q, want %q", got, want)
 	}
 	p.exec(t, `BEGIN; SELECT pglock.bypass_guards('nothing', 'bob'); TRUNCATE p; ROLLBACK`)
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.list_history() WHERE kind = 'bypass'`); n != 1 {
-		t.Errorf("%d bypasses in the history, want the one that was committed", n)
-	}
+	wantCount(t, p, 1, "%d bypasses in the history, want the one that was committed",
+		`SELECT count(*) FROM pglock.list_history() WHERE kind = 'bypass'`)
 }
 
 func TestI11_ABypassNeedsAReasonAndAnActor(t *testing.T) {
@@ -395,15 +386,12 @@ func TestI11_ABypassNeedsAReasonAndAnActor(t *testing.T) {
 			t.Errorf("%v, %v: %v", c.reason, c.actor, err)
 		}
 	}
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.events`); n != 0 {
-		t.Errorf("I11: %d events", n)
-	}
+	wantCount(t, p, 0, "I11: %d events", `SELECT count(*) FROM pglock.events`)
 }
 
 // Who owns the table can take its guard away: no guard covers that, but the list tells, and guard_table again mends it.
 func TestTheListTellsWhatTheOwnerDidToAGuard(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, stranger := newPeer(t, db.URL()), newPeer(t, db.URL())
 	const row, truncate = `DROP TRIGGER pglock_guard ON accounts; CREATE %s pglock_guard AFTER %s FOR EACH ROW %s EXECUTE FUNCTION %s; ALTER TABLE accounts ENABLE ALWAYS TRIGGER pglock_guard`,
 		`CREATE OR REPLACE TRIGGER pglock_guard_truncate %s TRUNCATE ON accounts %s EXECUTE FUNCTION %s; ALTER TABLE accounts ENABLE ALWAYS TRIGGER pglock_guard_truncate`
@@ -485,8 +473,7 @@ func TestTheListTellsWhatTheOwnerDidToAGuard(t *testing.T) {
 
 // A guard goes with its table, whatever that is called later, and keeps its resource.
 func TestI3_AGuardSurvivesOtherNames(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for form, keyed := range guardForms {
 		t.Run(form, func(t *testing.T) {
 			v := newVault(t, db, keyed)
@@ -511,8 +498,7 @@ func TestI3_AGuardSurvivesOtherNames(t *testing.T) {
 
 // Without its key column a row has no fence: nothing can be written, whatever was passed, and the list says why.
 func TestGuardOfRowsFailsClosedWithoutItsKeyColumn(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for what, sql := range map[string]string{"renamed": `ALTER TABLE accounts RENAME id TO number`,
 		"dropped": `ALTER TABLE accounts DROP id`} {
 		t.Run(what, func(t *testing.T) {

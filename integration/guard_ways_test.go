@@ -286,8 +286,7 @@ var guardForms = map[string]bool{"one resource": false, "a resource for each row
 
 // Whatever writes to the table is refused without its fence, and changes nothing; with it, it does what it says.
 func TestI3_EveryWayToWriteToAGuardedTableNeedsItsFence(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	version := serverVersion(t, look)
 	for form, keyed := range guardForms {
@@ -334,8 +333,7 @@ func TestI3_EveryWayToWriteToAGuardedTableNeedsItsFence(t *testing.T) {
 
 // What only reads, or locks, needs no fence.
 func TestReadsAndLocksOfAGuardedTableNeedNoFence(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for form, keyed := range guardForms {
 		t.Run(form, func(t *testing.T) {
 			v := newVault(t, db, keyed)
@@ -364,8 +362,7 @@ func TestReadsAndLocksOfAGuardedTableNeedNoFence(t *testing.T) {
 
 // A write that waits for COMMIT is refused there, and one of a transaction that is under the fence is done there.
 func TestI3_WritesInsideCommitNeedTheFenceToo(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	for form, keyed := range guardForms {
 		for what, sql := range map[string]string{
@@ -401,8 +398,7 @@ func TestI3_WritesInsideCommitNeedTheFenceToo(t *testing.T) {
 
 // A program that swallows the refusal has written nothing.
 func TestI3_ARefusalThatIsSwallowedLeavesNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for form, keyed := range guardForms {
 		t.Run(form, func(t *testing.T) {
 			v := newVault(t, db, keyed)
@@ -418,8 +414,7 @@ func TestI3_ARefusalThatIsSwallowedLeavesNothing(t *testing.T) {
 
 // Of a procedure that commits in between, what follows is another transaction.
 func TestI3_AProcedureThatCommitsInBetweenHasToPassTheFenceAgain(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for form, keyed := range guardForms {
 		t.Run(form, func(t *testing.T) {
 			v := newVault(t, db, keyed)
@@ -436,13 +431,10 @@ func TestI3_AProcedureThatCommitsInBetweenHasToPassTheFenceAgain(t *testing.T) {
 			p := v.program(t)
 			_, err := p.Exec(t.Context(), `CALL p(false)`)
 			wantUnfenced(t, "the write after COMMIT", err)
-			if balance := one[int](t, p, `SELECT balance FROM accounts WHERE id = 1`); balance != 101 {
-				t.Errorf("the balance is %d, want what was written before COMMIT", balance)
-			}
+			wantCount(t, p, 101, "the balance is %d, want what was written before COMMIT",
+				`SELECT balance FROM accounts WHERE id = 1`)
 			p.exec(t, `CALL p(true)`)
-			if balance := one[int](t, p, `SELECT balance FROM accounts WHERE id = 1`); balance != 112 {
-				t.Errorf("the balance is %d, want both writes", balance)
-			}
+			wantCount(t, p, 112, "the balance is %d, want both writes", `SELECT balance FROM accounts WHERE id = 1`)
 		})
 	}
 }

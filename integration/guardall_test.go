@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
@@ -67,8 +68,7 @@ func (p *peer) place(t *testing.T, name string) grant {
 // Writers name their fences in any order while the leases are renewed, and are all released in the middle of it. Nobody
 // waits in a circle.
 func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	pool, look := db.Pool(t, noticesDeadlocksSoon, func(c *pgxpool.Config) { c.MaxConns = 12 }), newPeer(t, db.URL())
 	store := fencedstore.New(pool)
@@ -86,9 +86,7 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 		for range 3 { // tokens in another order than slots
 			leases = append(leases, mustTry(t, c, limited, pglock.WithLimit(3)))
 		}
-		if err := leases[3].Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, leases[3].Release(t.Context()))
 		leases[3] = mustTry(t, c, limited, pglock.WithLimit(3))
 		wg := pgtest.Group(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
@@ -154,8 +152,7 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 // seal holds the leases in the order in which release_leases ends them: by name and slot, not by token, and not in the
 // order of the fences; so that a COMMIT and a release of the same leases do not wait for each other in a circle.
 func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, blocker := newPeer(t, db.URL()), newPeer(t, db.URL())
 	holder, closing := newPeer(t, db.URL()), newPeer(t, db.URL())
 	patientCalls(t, look)
@@ -208,10 +205,8 @@ func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
 						t.Errorf("I25: %v", err)
 					}
 				}
-				if n := one[int](t, look,
-					`SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != 0 {
-					t.Errorf("%d leases are not released", n)
-				}
+				wantCount(t, look, 0, "%d leases are not released",
+					`SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`)
 			})
 		}
 	}
@@ -220,8 +215,7 @@ func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
 // Fences are taken in the byte order of their resources: a transaction that waits for the first holds none of the
 // others.
 func TestI25_FencesAreTakenInByteOrder(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, holder, waiter, third := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t,
 		db.URL())
 	g := holder.mustAcquire(t, "lock", time.Hour)
@@ -230,26 +224,22 @@ func TestI25_FencesAreTakenInByteOrder(t *testing.T) {
 	holder.exec(t, `BEGIN`)
 	holder.exec(t, fenceAll, g.name, 1, g.token, g.id.String(), []string{"B/1"})
 	waiter.exec(t, `BEGIN`)
-	done := make(chan error, 1)
-	go func() {
+	done := must.Go(func() error {
 		_, err := waiter.Exec(context.Background(), fenceAll, g.name, len(resources), g.token, g.id.String(), resources)
-		done <- err
-	}()
+		return err
+	})
 	waiter.awaitBlocked(t, look)
 	third.exec(t, `SET lock_timeout = '2s'`)
 	// waits for nobody
 	third.exec(t, fenceAll, g.name, len(resources)-1, g.token, g.id.String(), []string{"é", "a", "Z", "z", "_"})
 	holder.exec(t, `COMMIT`)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	must.Note(t, <-done)
 	waiter.exec(t, `COMMIT`)
 }
 
 // All fences are passed, or none, and COMMIT needs every lease.
 func TestI3_I4_ManyFencesAreAllOrNone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool, look := db.Pool(t), newPeer(t, db.URL())
 	newLedger(t, db)
 	c, store := newClient(t, pool, pglock.WithDefaultTTL(time.Hour)), fencedstore.New(pool)
@@ -290,10 +280,8 @@ func TestI3_I4_ManyFencesAreAllOrNone(t *testing.T) {
 						lost.Token != fences[which].Lease.Token() || lost.Reason != pglock.ReasonBroken {
 						t.Errorf("I4: %v, want the loss of %s", err, fences[which].Lease)
 					}
-					if n := one[int](t, look,
-						`SELECT (SELECT count(*) FROM pglock.fences) + (SELECT count(*) FROM ledger)`); n != 0 {
-						t.Errorf("I3: %d fences and rows", n)
-					}
+					wantCount(t, look, 0, "I3: %d fences and rows",
+						`SELECT (SELECT count(*) FROM pglock.fences) + (SELECT count(*) FROM ledger)`)
 				})
 			}
 		}
@@ -302,8 +290,7 @@ func TestI3_I4_ManyFencesAreAllOrNone(t *testing.T) {
 
 // The server says which fence was refused, whatever the others are called.
 func TestRefusalOfOneOfManyFencesNamesIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool, look := db.Pool(t), newPeer(t, db.URL())
 	c, store := newClient(t, pool, pglock.WithDefaultTTL(time.Hour)), fencedstore.New(pool)
 	for which := range 4 {
@@ -385,16 +372,13 @@ func TestI16_ManyFencesAreBoundedByTheLeaseThatEndsFirst(t *testing.T) {
 // The order in which COMMIT locks leases is kept in a setting of the session: whatever a program writes there, it can
 // lock nobody else's lease.
 func TestI5_AForgedOrderLocksNobodyElsesLease(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	other := newPeer(t, db.URL())
 	for _, forged := range []string{`[{"name": "victim", "token": %d}]`, `["victim"]`, `["own", "victim"]`,
 		`[{"resource": "victim", "x": %d}]`} {
 		p := newPeer(t, db.URL())
 		victim, own := other.mustAcquire(t, "victim", time.Hour), p.mustAcquire(t, "own", time.Hour)
-		if err := other.fence(t.Context(), victim, "victim"); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, other.fence(t.Context(), victim, "victim"))
 		p.exec(t, `BEGIN`)
 		p.mustPassAll(t, own)
 		p.exec(t, `SELECT set_config('pglock.together', $1, true)`,
@@ -452,15 +436,12 @@ func TestI11_FenceAllRefusesWrongArrays(t *testing.T) {
 			t.Errorf("%s: %v, want %s that says %q", what, err, c.want, c.says)
 		}
 	}
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.fences`); n != 0 {
-		t.Errorf("I11: %d fences", n)
-	}
+	wantCount(t, p, 0, "I11: %d fences", `SELECT count(*) FROM pglock.fences`)
 }
 
 // A write under several fences leaves one receipt, which tells what became of it.
 func TestI17_ManyFencesLeaveAReceipt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	a, b := p.mustAcquire(t, "a", time.Minute), p.mustAcquire(t, "b", time.Minute)
 	for _, end := range []string{"ROLLBACK", "COMMIT"} {

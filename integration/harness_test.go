@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -43,10 +45,7 @@ const patience = 20 * time.Second
 
 func newClient(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) *pglock.Client {
 	t.Helper()
-	c, err := pglock.New(t.Context(), pool, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(pglock.New(t.Context(), pool, opts...))(t)
 	t.Cleanup(func() { _ = c.Close(context.Background()) })
 	return c
 }
@@ -56,27 +55,18 @@ func exported(l *pglock.Lease) uuid.UUID { return l.Export().ID }
 
 func newAdmin(t *testing.T, pool *pgxpool.Pool) *lockadmin.Admin {
 	t.Helper()
-	a, err := lockadmin.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(lockadmin.New(t.Context(), pool))(t)
 	return a
 }
 
 // newPool opens a pool on a connection string; it closes after the clients that newClient makes later.
 func newPool(t *testing.T, url string, change ...func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgxpool.ParseConfig(url))(t)
 	for _, f := range change {
 		f(config)
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -85,9 +75,7 @@ func newPool(t *testing.T, url string, change ...func(*pgxpool.Config)) *pgxpool
 func migrated(t *testing.T, settings map[string]string) *pgserver.Server {
 	t.Helper()
 	server := pgtest.Dedicated(t, settings)
-	if err := migrations.Up(t.Context(), server.URL()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), server.URL()))
 	return server
 }
 
@@ -109,10 +97,7 @@ func (p *peer) channel() string { return "pglock_" + strings.ReplaceAll(p.sessio
 
 func newPeer(t *testing.T, url string) *peer {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pgx.Connect(t.Context(), url))(t)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return &peer{conn, uuid.New()}
 }
@@ -223,6 +208,17 @@ func one[T any](t *testing.T, p *peer, sql string, args ...any) (v T) {
 	return v
 }
 
+// wantCount compares a number; what may show it with %d.
+func wantCount(t *testing.T, look *peer, want int, what, sql string, args ...any) {
+	t.Helper()
+	if n := one[int](t, look, sql, args...); n != want {
+		if strings.Contains(what, "%") {
+			what = fmt.Sprintf(what, n)
+		}
+		t.Error(what)
+	}
+}
+
 // state is the SQLSTATE of a server's error, or "".
 func state(err error) string {
 	var pgErr *pgconn.PgError
@@ -258,17 +254,14 @@ func logGrants(t *testing.T, p *peer) {
 // returns the number of grants.
 func checkGrants(t *testing.T, p *peer) int {
 	t.Helper()
-	if n := one[int](t, p, `SELECT count(*) FROM public.grant_log
-		WHERE new_token IS DISTINCT FROM old_token AND new_expires > '-infinity' AND old_expires > granted_at`); n != 0 {
-		t.Errorf("I1: %d grants began before the lease before them had ended", n)
-	}
-	if n := one[int](t, p, `SELECT count(*) FROM (
+	wantCount(t, p, 0, "I1: %d grants began before the lease before them had ended", `SELECT count(*) FROM public.grant_log
+		WHERE new_token IS DISTINCT FROM old_token AND new_expires > '-infinity' AND old_expires > granted_at`)
+	wantCount(t, p, 0, "I2: %d grants have a token that is not greater than the one before",
+		`SELECT count(*) FROM (
 			SELECT new_token, lag(new_token) OVER (PARTITION BY name, slot ORDER BY n) AS before, old_token,
 			       new_expires > '-infinity' AND (old_token IS NULL OR granted_at <> lag(granted_at) OVER (PARTITION BY name, slot ORDER BY n)) AS is_grant
 			FROM public.grant_log) l
-		WHERE before IS NOT NULL AND (new_token < before OR is_grant AND new_token <= before)`); n != 0 {
-		t.Errorf("I2: %d grants have a token that is not greater than the one before", n)
-	}
+		WHERE before IS NOT NULL AND (new_token < before OR is_grant AND new_token <= before)`)
 	return one[int](t, p, `SELECT count(DISTINCT new_token) FROM public.grant_log`)
 }
 

@@ -72,8 +72,7 @@ func wantHint(t *testing.T, look *peer, payload string, g grant, ticket int64) {
 // that is its own session.
 func TestAWaiterIsToldOfItsGrant(t *testing.T) {
 	pgtest.Whole(t, "TestAnnounceTellsWhoHasALeaseFromTheQueue", "TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	const release = `SELECT more -> 'handed' FROM pglock.release_lease($1, $2, $3, $4)`
 	dead := func(t *testing.T, p *peer, name string) { // a session before ours that has died
 		q := newHastyPeer(t, db.URL())
@@ -158,8 +157,7 @@ func TestAWaiterIsToldOfItsGrant(t *testing.T) {
 
 // An operator who names a token breaks the lease with that token, and no other: whoever holds the lock now keeps it.
 func TestI10_ABreakThatNamesATokenTakesThatLeaseAlone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	const by = `SELECT FROM pglock.break_lock('x', 'test', 'test', $1)`
 	old := p.mustAcquire(t, "x", time.Minute)
@@ -180,8 +178,7 @@ func TestI10_ABreakThatNamesATokenTakesThatLeaseAlone(t *testing.T) {
 
 // What a refusal says of a token is what became of its lease.
 func TestALostLeaseSaysWhyItIsLost(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	for want, end := range map[string]func(g grant){
 		"released":   func(g grant) { p.mustReleaseBy(t, "release_lease", g) },

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -84,14 +85,11 @@ func TestI19_NoSerializationFailureReachesTheCaller(t *testing.T) {
 }
 
 func TestI19_DefaultIsolationMayChangeUnderTheClient(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t, oneConnection)
 	c := newClient(t, pool)
 	for _, level := range []string{"serializable", "read committed", "repeatable read"} {
-		if _, err := pool.Exec(t.Context(), `SET default_transaction_isolation = '`+level+`'`); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(pool.Exec(t.Context(), `SET default_transaction_isolation = '`+level+`'`))(t)
 		lease, err := c.TryAcquire(t.Context(), "x")
 		if err != nil {
 			t.Fatalf("%s: %v", level, err)
@@ -105,8 +103,7 @@ func TestI19_DefaultIsolationMayChangeUnderTheClient(t *testing.T) {
 // Acquire never touches fences and rows are locked in one order: writers under two locks that contend for everything
 // meet no deadlock.
 func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	look := newPeer(t, db.URL())
 	ctx := underLoad(t, 2*time.Second, newPeer(t, db.URL()), `SELECT count(*) >= 40 FROM ledger`)
@@ -144,9 +141,7 @@ func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
 	}
 	wg.Wait()
 	look.exec(t, `SELECT pg_stat_clear_snapshot()`)
-	if n := one[int](t, look, `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`); n != 0 {
-		t.Errorf("I25: %d deadlocks", n)
-	}
+	wantCount(t, look, 0, "I25: %d deadlocks", `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`)
 	if n := one[int](t, look, `SELECT count(*) FROM ledger`); n < 20 {
 		t.Errorf("%d writes are too few to show anything", n)
 	}
@@ -164,8 +159,7 @@ func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
 // I19: fenced transactions that are SERIALIZABLE pass fences of their own, new ones and others, by turns, and leave
 // receipts. They are not in each other's way: all commit.
 func TestI19_SerializableWritesPassTheirOwnFencesBesideOneAnother(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	var writers []*peer
 	var grants []grant
 	for n := range 4 {

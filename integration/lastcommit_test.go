@@ -19,12 +19,8 @@ func TestI9_WhoeverComesDuringTheLastCommitIsServedInOrder(t *testing.T) {
 			newLedger(t, db)
 			look, writer := newPeer(t, db.URL()), newPeer(t, db.URL())
 			mode := map[bool]string{false: "exclusive", true: "shared"}[shared]
-			var token int64
-			if err := writer.QueryRow(t.Context(),
-				`SELECT token FROM pglock.acquire_lease('x', $1, gen_random_uuid(), 'writer', '1 min', p_mode => $2)`,
-				writer.key.String(), mode).Scan(&token); err != nil {
-				t.Fatal(err)
-			}
+			token := pgtest.One[int64](t, writer, `SELECT token FROM pglock.acquire_lease('x', $1, gen_random_uuid(), 'writer', '1 min', p_mode => $2)`,
+				writer.key.String(), mode)
 			writer.exec(t, `BEGIN`)
 			writer.exec(t, `SET LOCAL idle_in_transaction_session_timeout = 0`)
 			if _, err := writer.Exec(t.Context(), `SELECT pglock.fence('x', $1, $2)`, token,
@@ -65,9 +61,7 @@ func TestI9_WhoeverComesDuringTheLastCommitIsServedInOrder(t *testing.T) {
 				if f.err != nil || f.n != n {
 					t.Fatalf("I9: turn %d is that of caller %d, %v", n, f.n, f.err)
 				}
-				if visible := one[int](t, look, `SELECT count(*) FROM ledger`); visible != 1 {
-					t.Error("I4: a successor does not see what was committed")
-				}
+				wantCount(t, look, 1, "I4: a successor does not see what was committed", `SELECT count(*) FROM ledger`)
 				mustRelease(t, f.lease)
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/pglock"
@@ -127,9 +128,7 @@ func TestAtNoMomentTwoLeadersAct(t *testing.T) {
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
 	newActs(t, look)
-	if err := fencedstore.GuardTable(t.Context(), db.Pool(t), "acts", fencedstore.WithTableResource("x")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, fencedstore.GuardTable(t.Context(), db.Pool(t), "acts", fencedstore.WithTableResource("x")))
 	e := &anElection{t: t, url: db.URL(), ttl: 3 * time.Second, reports: make(chan said, 1024)}
 	members := make(map[string]*aCandidate)
 	for range 3 {
@@ -220,14 +219,11 @@ func TestAtNoMomentTwoLeadersAct(t *testing.T) {
 	if len(e.late) < refused {
 		t.Errorf("%d late writes of %d deposed leaders", len(e.late), refused)
 	}
-	if n := one[int](t, look, `SELECT count(*) FROM (
-			SELECT token, lag(token) OVER (ORDER BY n) AS before FROM acts) a WHERE token < before`); n != 0 {
-		t.Errorf("I3: the tokens of the guarded table go back %d times", n)
-	}
-	if n := one[int](t, look, `SELECT count(*) FROM acts a WHERE EXISTS (SELECT FROM public.grant_log g
-			WHERE g.new_token > a.token AND g.new_expires > '-infinity' AND g.granted_at <= a.at)`); n != 0 {
-		t.Errorf("I4: %d rows were written by a deposed leader", n)
-	}
+	wantCount(t, look, 0, "I3: the tokens of the guarded table go back %d times", `SELECT count(*) FROM (
+			SELECT token, lag(token) OVER (ORDER BY n) AS before FROM acts) a WHERE token < before`)
+	wantCount(t, look, 0, "I4: %d rows were written by a deposed leader",
+		`SELECT count(*) FROM acts a WHERE EXISTS (SELECT FROM public.grant_log g
+			WHERE g.new_token > a.token AND g.new_expires > '-infinity' AND g.granted_at <= a.at)`)
 	leaders := one[int](t, look, `SELECT count(DISTINCT token) FROM acts`)
 	t.Logf("%d leaders wrote %d rows; %d late writes were refused", leaders,
 		one[int](t, look, `SELECT count(*) FROM acts`), len(e.late))
@@ -282,9 +278,7 @@ func TestHandOverToACandidateThatHasDied(t *testing.T) {
 	others := queue(3)
 	others[2].signal(syscall.SIGKILL)
 	began := time.Now()
-	if err := c.HandOver(t.Context(), others[2].label); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.HandOver(t.Context(), others[2].label))
 	next := e.next()
 	took := next.At.Sub(began)
 	t.Logf("the next leader worked %v after the hand-over to a dead candidate; the TTL is %v", took, e.ttl)
@@ -296,9 +290,6 @@ func TestHandOverToACandidateThatHasDied(t *testing.T) {
 
 func newCandidate(t *testing.T, client *pglock.Client, name string, opts ...leader.Option) *leader.Candidate {
 	t.Helper()
-	c, err := leader.New(client, name, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(leader.New(client, name, opts...))(t)
 	return c
 }

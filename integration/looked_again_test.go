@@ -7,14 +7,14 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // The owner of a subtree that runs out may have been granted another below it, in a transaction that ends after a
 // stranger has looked and before he settles the first: he looks again.
 func TestI1_WhoeverSettlesASubtreeLooksAgainForWhatItsOwnerHasBelow(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner, late, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	stop := newPeer(t, db.URL())
 	line := uuid.New()
@@ -75,9 +75,7 @@ func TestI9_ATicketCountsThoughItsOldSessionIsSweptMeanwhile(t *testing.T) {
 				first.PgConn().PID()) > 0
 		})
 		sweeper.exec(t, `COMMIT`)
-		if err := <-queued; err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, <-queued)
 		second.queue(t, "x", uuid.New())
 		holder.mustEnd(t, held)
 		if got := one[string](t, holder, `SELECT grant_id::text FROM pglock.locks WHERE name = 'x'`); got != id.String() {
@@ -89,8 +87,7 @@ func TestI9_ATicketCountsThoughItsOldSessionIsSweptMeanwhile(t *testing.T) {
 // Two connections of one client queue while their old session is swept. Whoever comes second finds that the first has
 // written the session anew, and goes on.
 func TestI9_TwoQueueThoughTheirOldSessionIsSweptMeanwhile(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	holder, client, sweeper := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	sweeper.exec(t, `ALTER FUNCTION pglock.outlive_session SET lock_timeout = '1min'`) // a slow machine is no reason
 	sweeper.exec(t, `INSERT INTO pglock.sessions (session_id, holder, alive_until, seen_at)
@@ -132,8 +129,7 @@ func TestI9_TwoQueueThoughTheirOldSessionIsSweptMeanwhile(t *testing.T) {
 }
 
 func TestI9_AReleaseOfManyServesTheQueueWhateverItsArraysLookLike(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	holder, waiter, newcomer := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	for name, arrays := range map[string]string{
 		"two dimensions": `ARRAY[ARRAY[$1::text]], ARRAY[ARRAY[$2::bigint]], ARRAY[ARRAY[$3::uuid]], ARRAY[ARRAY[0]]`,
@@ -160,7 +156,6 @@ func TestAKeyIsKeptForAsLongInEveryTimeZone(t *testing.T) {
 		p.exec(t, `SELECT FROM pglock.once($1, 'l', $2, $3, p_of => '2126-02-28 23:00Z', p_keep => '1 month')`, zone,
 			g.token, g.id.String())
 	}
-	if n := one[int](t, p, `SELECT count(DISTINCT keep_until) FROM pglock.done_keys`); n != 1 {
-		t.Errorf("one time and one length are kept until %d times", n)
-	}
+	wantCount(t, p, 1, "one time and one length are kept until %d times",
+		`SELECT count(DISTINCT keep_until) FROM pglock.done_keys`)
 }

@@ -11,8 +11,7 @@ import (
 // At level all the history of a busy lock has a release for each tenure. Whoever asks why a lock is as it is reads
 // neither these to find the few takeovers and breaks, nor all of them to count the latest hand-overs.
 func TestTheLossesOfALockAreFoundBehindAnyNumberOfReleases(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	look.exec(t, `ALTER TABLE pglock.events SET (autovacuum_enabled = off)`)
 	add := func(kind string, n int) {
@@ -28,9 +27,7 @@ func TestTheLossesOfALockAreFoundBehindAnyNumberOfReleases(t *testing.T) {
 			look.exec(t, `ANALYZE pglock.events`)
 		}
 		const losses = `SELECT pglock.list_history('hot', 20, NULL, '{takeover,break}')`
-		if n := one[int](t, p, `SELECT count(*) FROM (`+losses+`) l`); n != 3 {
-			t.Errorf("the history has %d losses, want 3", n)
-		}
+		wantCount(t, p, 3, "the history has %d losses, want 3", `SELECT count(*) FROM (`+losses+`) l`)
 		if rows, whole := p.rowsRead(t, losses); rows > 10 || whole != "" {
 			t.Errorf("analyzed %v: the losses: %d rows were read; tables read whole: %s", known, rows, whole)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -22,10 +23,9 @@ func holdsAsGranted(t *testing.T, look *peer, lease *pglock.Lease) {
 	if want := fmt.Sprintf("%s %d true", exported(lease), lease.Token()); row != want {
 		t.Errorf("I6: the row shows %q, the lease is %q", row, want)
 	}
-	if grants := one[int](t, look, `SELECT count(DISTINCT new_token) FROM public.grant_log WHERE name = $1`,
-		lease.Name()); grants != 1 {
-		t.Errorf("I6: %d grants were made for one lease", grants)
-	}
+	wantCount(t, look, 1, "I6: %d grants were made for one lease",
+		`SELECT count(DISTINCT new_token) FROM public.grant_log WHERE name = $1`,
+		lease.Name())
 }
 
 // Nobody who may use locks holds up a holder's renewals: a try locks nothing, and whoever queues, asks again or leaves
@@ -94,11 +94,7 @@ func TestI6_RetryIsConfirmedByTheStandby(t *testing.T) {
 		lease *pglock.Lease
 		err   error
 	}
-	done := make(chan result, 1)
-	go func() {
-		lease, err := c.TryAcquire(context.Background(), "x")
-		done <- result{lease, err}
-	}()
+	done := must.Go(func() result { lease, err := c.TryAcquire(context.Background(), "x"); return result{lease, err} })
 	waiter := func(other uint32) (pid uint32) {
 		pgtest.Eventually(t, "a grant to wait for the standby", func() bool {
 			return look.QueryRow(t.Context(),
@@ -107,9 +103,7 @@ func TestI6_RetryIsConfirmedByTheStandby(t *testing.T) {
 		return pid
 	}
 	first := waiter(0)
-	if err := (<-sockets).Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, (<-sockets).Close())
 	waiter(first)
 	if len(done) != 0 {
 		t.Fatalf("I6: a grant that no standby has was answered: %+v", <-done)

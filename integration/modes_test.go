@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -29,16 +30,13 @@ func mustTry(t *testing.T, c *pglock.Client, name string, opts ...pglock.Acquire
 func mustRelease(t *testing.T, leases ...*pglock.Lease) {
 	t.Helper()
 	for _, l := range leases {
-		if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Release(t.Context()))
 	}
 }
 
 // Readers share, a writer waits for all of them, and later readers do not overtake it.
 func TestSharedLockDoesNotStarveAWaitingWriter(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t))
 	first, second := mustTry(t, c, "x", pglock.WithShared()), mustTry(t, c, "x", pglock.WithShared())
@@ -53,9 +51,7 @@ func TestSharedLockDoesNotStarveAWaitingWriter(t *testing.T) {
 		awaitQueue(t, look, "x", n+1)
 	}
 	mustRelease(t, first)
-	if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters`); n != 4 {
-		t.Errorf("%d are queued after the first reader's release, want 4", n)
-	}
+	wantCount(t, look, 4, "%d are queued after the first reader's release, want 4", `SELECT count(*) FROM pglock.waiters`)
 	mustRelease(t, second)
 	writer := await(t, got)
 	if writer.n != 0 || writer.err != nil || writer.lease.Slot() != 0 {
@@ -80,8 +76,7 @@ func TestSharedLockDoesNotStarveAWaitingWriter(t *testing.T) {
 // Whoever fits beside all holders is refused because of who waits before it, or above, and hears of that one: from a
 // try, and from a wait that ends.
 func TestTheErrorOfAReaderNamesTheWriterBeforeIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	var waiting waits
 	c := newClient(t, db.Pool(t), pglock.WithObserver(&waiting))
@@ -136,8 +131,7 @@ func TestTheErrorOfAReaderNamesTheWriterBeforeIt(t *testing.T) {
 
 // A waiting writer that gives up lets the readers behind it in.
 func TestReadersBehindAWriterThatGaveUpAreGranted(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t))
 	defer mustTry(t, c, "x", pglock.WithShared()).Release(t.Context())
@@ -159,8 +153,7 @@ func TestReadersBehindAWriterThatGaveUpAreGranted(t *testing.T) {
 
 // At most n hold a limited lock at once, in different slots from 1 to n, each with a token of its own.
 func TestLimitIsNeverExceeded(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	const limit, callers = 3, 12
 	var holding [limit + 1]atomic.Int32
@@ -196,14 +189,11 @@ func TestLimitIsNeverExceeded(t *testing.T) {
 	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE name = 'x' AND slot > 0`); n != limit {
 		t.Errorf("%d slots, want %d", n, limit)
 	}
-	if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters`); n != 0 {
-		t.Errorf("%d tickets are left", n)
-	}
+	wantCount(t, look, 0, "%d tickets are left", `SELECT count(*) FROM pglock.waiters`)
 }
 
 func TestLimitMustBeTheSameForAll(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	c := newClient(t, db.Pool(t))
 	l := mustTry(t, c, "x", pglock.WithLimit(2))
 	for _, ask := range []func() (*pglock.Lease, error){
@@ -220,8 +210,7 @@ func TestLimitMustBeTheSameForAll(t *testing.T) {
 
 // Each slot has a fence of its own: its earlier holder is refused, and the holder of another slot is not in the way.
 func TestSlotsHaveFencesOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE account (slot int, token bigint)`)
 	pool := db.Pool(t)
@@ -249,22 +238,17 @@ func TestSlotsHaveFencesOfTheirOwn(t *testing.T) {
 	if next.Slot() != 1 || next.Token() <= two.Token() {
 		t.Fatalf("slot %d, token %d", next.Slot(), next.Token())
 	}
-	if err := write(next); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, write(next))
 	if err := write(one1); !errors.Is(err, fencedstore.ErrStaleToken) && !errors.Is(err, pglock.ErrLost) {
 		t.Errorf("the earlier holder of slot 1: %v, want a refusal", err)
 	}
-	if n := one[int](t, look, `SELECT count(*) FROM account`); n != 3 {
-		t.Errorf("%d writes, want 3", n)
-	}
+	wantCount(t, look, 3, "%d writes, want 3", `SELECT count(*) FROM account`)
 }
 
 // I2, I9 with all modes in one queue: the log of the database shows tickets served in order, tokens strictly increasing
 // in the order of grants, readers never beside a writer or a semaphore's holders, and never more than the limit.
 func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
 	wg := pgtest.Group(t)
@@ -331,8 +315,7 @@ func checkModes(t *testing.T, p *peer) {
 // I9: readers of another client that a writer's release grants the lock are notified, even if the release expects
 // another writer and announces that. Grants that are found by looking would take a second each.
 func TestI9_ReadersAreToldOfTheirGrants(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	a, b := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
 	const rounds = 12

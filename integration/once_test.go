@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -62,8 +63,7 @@ func wantDoneOnce(t *testing.T, look *peer, keys ...string) {
 // keys from many goroutines at every isolation level. Each key's work is done once, and everybody else learns who did
 // it.
 func TestOnceIsOnceWhoeverAsks(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newJobs(t, db)
 	keys := []string{"a", "b", "c", "d", "e", "f"}
 	type worker struct {
@@ -126,8 +126,7 @@ func TestOnceIsOnceWhoeverAsks(t *testing.T) {
 // A caller that comes while another does the work waits for the end of that transaction, and does the work if that
 // was rolled back.
 func TestOnceWaitsForWhoIsAtWork(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newJobs(t, db)
 	pool := db.Pool(t)
 	boom := errors.New("boom")
@@ -181,8 +180,7 @@ func TestOnceWaitsForWhoIsAtWork(t *testing.T) {
 
 // A key with an end is refused after it, and never done again: neither while its row is there nor when it is gone.
 func TestOnceRefusesKeysThatAreOlderThanTheyAreKept(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newJobs(t, db)
 	pool := db.Pool(t)
 	c, store := newClient(t, pool, pglock.WithDefaultTTL(time.Hour)), fencedstore.New(pool)
@@ -216,16 +214,13 @@ func TestOnceRefusesKeysThatAreOlderThanTheyAreKept(t *testing.T) {
 	if err := once("now", now.Add(-2*time.Hour), time.Hour); !errors.Is(err, fencedstore.ErrKeyTooOld) {
 		t.Errorf("when its row is gone: %v", err)
 	}
-	if n := one[int](t, look, `SELECT count(*) FROM jobs`); n != 3 {
-		t.Errorf("%d jobs were done, want 3", n)
-	}
+	wantCount(t, look, 3, "%d jobs were done, want 3", `SELECT count(*) FROM jobs`)
 }
 
 // Sweeping removes keys that have been over for a day, the oldest first; a clock that is set back by less than a day
 // brings nothing back. Nothing else removes any.
 func TestOnceForgetsKeysADayAfterTheirEnd(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	pool := db.Pool(t)
 	c, store := newClient(t, pool, pglock.WithDefaultTTL(time.Hour)), fencedstore.New(pool)
@@ -264,8 +259,7 @@ func TestOnceForgetsKeysADayAfterTheirEnd(t *testing.T) {
 
 // Sweeping waits for nobody, and neither do others that sweep at the same time.
 func TestI25_SweepingWaitsForNobody(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, a, b := newPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	look.exec(t,
 		`INSERT INTO pglock.done_keys SELECT 'old ' || n, 'x', 1, now(), now() - interval '2 days' FROM generate_series(1, 40) n;
@@ -275,20 +269,16 @@ func TestI25_SweepingWaitsForNobody(t *testing.T) {
 		INSERT INTO pglock.waiters SELECT 'q', n, 'exclusive', NULL, gen_random_uuid(), gen_random_uuid(), NULL, false, 'dead', '1 s', NULL, clock_timestamp() - interval '1 hour' FROM generate_series(1, 40) n`)
 	a.exec(t, `BEGIN`)
 	for _, p := range []*peer{a, b} {
-		if n := one[int](t, p, `SELECT pglock.sweep(10)`); n != 50 {
-			t.Errorf("I25: one that sweeps while another does has removed %d rows, want 50", n)
-		}
+		wantCount(t, p, 50, "I25: one that sweeps while another does has removed %d rows, want 50",
+			`SELECT pglock.sweep(10)`)
 	}
 	a.exec(t, `COMMIT`)
-	if n := one[int](t, b, `SELECT pglock.sweep()`); n != 100 {
-		t.Errorf("%d rows were left, want 100", n)
-	}
+	wantCount(t, b, 100, "%d rows were left, want 100", `SELECT pglock.sweep()`)
 }
 
 // In SQL: what once answers, and that a key is done though the transaction forgets its fence's lock.
 func TestOnceInSQL(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Hour)
 	ask := func(key string, more string) string {
@@ -324,9 +314,7 @@ func TestOnceInSQL(t *testing.T) {
 			t.Errorf("%s: %v, want %s", what, err, c.want)
 		}
 	}
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.done_keys`); n != 1 {
-		t.Errorf("I11: %d keys", n)
-	}
+	wantCount(t, p, 1, "I11: %d keys", `SELECT count(*) FROM pglock.done_keys`)
 }
 
 // A key whose commit the synchronous standby may not have is not said to be done: a failover could lose it. Whoever
@@ -352,8 +340,7 @@ func TestI17_AKeyIsSaidToBeDoneWhenTheStandbyHasIt(t *testing.T) {
 		first, second := mustTry(t, c, how+"1", pglock.WithTTL(10*time.Minute)), mustTry(t, c, how+"2",
 			pglock.WithTTL(10*time.Minute))
 		syncStandby(t, look, "nobody")
-		done := make(chan error, 1)
-		go func() { done <- once(t.Context(), first, how) }()
+		done := must.Go(func() error { return once(t.Context(), first, how) })
 		endCommit(t, look, "pg_cancel_backend")
 		if err := <-done; !errors.Is(err, pglock.ErrOutcomeUnknown) {
 			t.Fatalf("I17: %s answered %v", how, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -32,11 +33,10 @@ func syncStandby(t *testing.T, look *peer, name string) {
 	// It is in force when the checkpointer has read it, which no setting shows: a commit that waits does.
 	probe := newPeer(t, look.Config().ConnString())
 	for inForce := false; !inForce; {
-		done := make(chan error, 1)
-		go func() {
+		done := must.Go(func() error {
 			_, err := probe.Exec(context.Background(), `SELECT pg_logical_emit_message(true, 'probe', '')`)
-			done <- err
-		}()
+			return err
+		})
 		pgtest.Eventually(t, "the setting to be in force", func() bool {
 			inForce = one[bool](t, look,
 				`SELECT coalesce((SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1), false)`,
@@ -46,13 +46,9 @@ func syncStandby(t *testing.T, look *peer, name string) {
 		if inForce {
 			look.exec(t, `SELECT pg_cancel_backend($1)`, probe.PgConn().PID())
 		}
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, <-done)
 	}
-	if err := probe.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, probe.Close(t.Context()))
 }
 
 func waiting(t *testing.T, look *peer, event string) int {
@@ -141,9 +137,7 @@ func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
 				// Later writes leave the receipt alone.
 				for range 3 {
 					next := mustTry(t, c, how+end+" and on")
-					if err := <-write(next); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, <-write(next))
 					mustRelease(t, next)
 				}
 				if outcome, err := store.Outcome(t.Context(),
@@ -172,15 +166,12 @@ func TestI17_UnconfirmedCommitOfTheApplicationIsNotTakenForAWrite(t *testing.T) 
 	lease := mustTry(t, c, "x")
 	unconfirmed := func() {
 		syncStandby(t, look, "nobody")
-		done := make(chan error, 1)
-		go func() {
+		done := must.Go(func() error {
 			_, err := pool.Exec(context.Background(), `INSERT INTO ledger (token) VALUES (0)`)
-			done <- err
-		}()
+			return err
+		})
 		endCommit(t, look, "pg_cancel_backend")
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, <-done)
 		syncStandby(t, look, "")
 	}
 	unconfirmed()
@@ -206,11 +197,10 @@ func TestI17_GrantWaitsForTheStandbyAgain(t *testing.T) {
 		lease *pglock.Lease
 		err   error
 	}
-	done := make(chan result, 1)
-	go func() {
+	done := must.Go(func() result {
 		lease, err := c.TryAcquire(context.Background(), "x", pglock.WithTTL(time.Minute))
-		done <- result{lease, err}
-	}()
+		return result{lease, err}
+	})
 	began := ""
 	for _, end := range []string{"pg_cancel_backend", "pg_terminate_backend"} {
 		var pid uint32
@@ -262,12 +252,9 @@ func TestI17_AnnouncedGrantWaitsForTheStandby(t *testing.T) {
 	awaitQueue(t, look, "x", 1)
 
 	syncStandby(t, look, "nobody")
-	released := make(chan error, 1)
-	go func() { released <- lease.Release(context.Background()) }()
+	released := must.Go(func() error { return lease.Release(context.Background()) })
 	endCommit(t, look, "pg_cancel_backend")
-	if err := <-released; err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-released)
 	pgtest.Eventually(t, "the waiter to ask for its grant", func() bool {
 		return len(got) == 1 || waiting(t, look, "SyncRep") == 1
 	})
@@ -286,8 +273,7 @@ func TestI17_AnnouncedGrantWaitsForTheStandby(t *testing.T) {
 
 // A write that the server does not know never happened there.
 func TestI17_WriteLostInAFailoverNeverHappened(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	outcome, err := fencedstore.New(db.Pool(t)).Outcome(t.Context(),
 		fencedstore.Receipt{Schema: "pglock", ID: uuid.New(), Write: uuid.New()})
 	if outcome != fencedstore.OutcomeRolledBack || err != nil {
@@ -297,8 +283,7 @@ func TestI17_WriteLostInAFailoverNeverHappened(t *testing.T) {
 
 // A receipt without a write is refused, also where a write of before has left the receipt's row, and changes nothing.
 func TestI11_I17_AReceiptWithoutAWriteIsRefused(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newPeer(t, db.URL())
 	g := p.mustAcquire(t, "held", time.Minute)
 	receipt, write := uuid.New(), uuid.New()

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -38,8 +39,7 @@ const one4 = `unnest($1::text[], $2::bigint[], $3::uuid[], $4::int[]) a(name, to
 // nothing with it: by no statement, whether it names one lease or several, in any mode. Nor can its owner, when it was
 // released or has run out.
 func TestI5_I7_OnlyItsOwnerSpeaksForALeaseWhileItLasts(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for call, sql := range theirLease {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
@@ -82,9 +82,7 @@ func TestI5_I7_OnlyItsOwnerSpeaksForALeaseWhileItLasts(t *testing.T) {
 				if n := says(before); n != 1 {
 					t.Errorf("%s: its owner is told %d times that it is its lease", mode, n)
 				}
-				if _, err := p.releaseBy(t.Context(), "release_lease", before); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(p.releaseBy(t.Context(), "release_lease", before))(t)
 				a, b := p.mustAsk(t, name("a"), mode), p.mustAsk(t, name("b"), mode)
 				row := func() string {
 					return one[string](t, p, `SELECT string_agg(l::text, ' ' ORDER BY l) FROM pglock.locks l
@@ -114,9 +112,7 @@ func TestI5_I7_OnlyItsOwnerSpeaksForALeaseWhileItLasts(t *testing.T) {
 					t.Errorf("%s: the owner of both is told that %d are its leases", mode, n)
 				}
 				for _, g := range []grant{a, b} {
-					if _, err := p.releaseBy(t.Context(), "release_lease", g); err != nil {
-						t.Fatal(err)
-					}
+					must.Get(p.releaseBy(t.Context(), "release_lease", g))(t)
 				}
 				over := p.mustAsk(t, name("over"), mode)
 				endNow(t, p, over.name)
@@ -131,8 +127,7 @@ func TestI5_I7_OnlyItsOwnerSpeaksForALeaseWhileItLasts(t *testing.T) {
 // After a break, everything that the old holder does fails: its fenced write at every isolation level (the break falls
 // between the fence and COMMIT), its renewal, its release; and the lock is free.
 func TestI10_BreakStays(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	pool, look := db.Pool(t), newPeer(t, db.URL())
 	c, another, operator := newClient(t, pool), newClient(t, pool), newAdmin(t, pool)
@@ -160,9 +155,7 @@ func TestI10_BreakStays(t *testing.T) {
 				state(err) != "40001" {
 				t.Errorf("I10: the refusal is %v", err)
 			}
-			if n := one[int](t, look, `SELECT count(*) FROM ledger`); n != 0 {
-				t.Errorf("I10: %d rows were written after the break", n)
-			}
+			wantCount(t, look, 0, "I10: %d rows were written after the break", `SELECT count(*) FROM ledger`)
 			var lost *pglock.LostError
 			if err := hooks.Of(lease).Renew(t.Context()); !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken {
 				t.Errorf("I10: Renew answered %v", err)
@@ -173,13 +166,8 @@ func TestI10_BreakStays(t *testing.T) {
 			if _, err := fencedstore.Guard(t.Context(), begin(t, pool, level), lease); !errors.Is(err, pglock.ErrLost) {
 				t.Errorf("I10: Guard answered %v", err)
 			}
-			next, err := another.TryAcquire(t.Context(), "x")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := next.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			next := must.Get(another.TryAcquire(t.Context(), "x"))(t)
+			must.Do(t, next.Release(t.Context()))
 		})
 	}
 }

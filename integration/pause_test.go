@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -74,8 +75,7 @@ func pausee(ctx context.Context, url string, say func(report)) error {
 // A process that is stopped past its lease knows in its first instruction, without any callback, that the lease is
 // lost; another holder was granted at the expiry; and the server refuses the late write.
 func TestI7_PausedHolderKnowsAtOnce(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	p := startProcess(t, "pausee", db.URL())
 	first := p.await("acquired")
@@ -184,8 +184,7 @@ func TestI16_Trap10_HungTransactionEndsWithItsLease(t *testing.T) {
 
 // The fence gives every transaction the bounds that end such holders; a bound that the user has set lower stays.
 func TestI16_FenceBoundsTheTransaction(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newPeer(t, db.URL())
 	settings := map[string]bool{
 		"lock_timeout": true, "statement_timeout": true, "idle_in_transaction_session_timeout": true,
@@ -197,9 +196,7 @@ func TestI16_FenceBoundsTheTransaction(t *testing.T) {
 	g := p.mustAcquire(t, "x", 20*time.Second)
 	p.exec(t, "BEGIN")
 	p.exec(t, "SET LOCAL lock_timeout = '5s'")
-	if err := p.fence(t.Context(), g, "x"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.fence(t.Context(), g, "x"))
 	for setting, byLease := range settings {
 		ms := one[float64](t, p, `SELECT setting::float8 FROM pg_settings WHERE name = $1`, setting)
 		low, high := 15000.0, 20101.0
@@ -243,9 +240,7 @@ func TestI16_ALowerLimitOfTheUserStaysUnderTheFence(t *testing.T) {
 		own[setting] = one[string](t, p, shown, setting)
 	}
 	p.exec(t, `BEGIN`)
-	if err := p.fence(t.Context(), g, "x"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.fence(t.Context(), g, "x"))
 	for setting := range limits {
 		if now := one[string](t, p, shown, setting); now != own[setting] || now == "0" {
 			t.Errorf("I16: %s of the user's is %s ms, and %s ms under the fence", setting, own[setting], now)
@@ -255,15 +250,12 @@ func TestI16_ALowerLimitOfTheUserStaysUnderTheFence(t *testing.T) {
 
 // A predecessor's open transaction is waited for, but no longer than one's own lease lasts.
 func TestI16_WaitAtTheFenceIsBoundedByTheOwnLease(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	zombie := newPeer(t, db.URL())
 	g := zombie.mustAcquire(t, "other", time.Hour)
 	zombie.exec(t, "BEGIN")
-	if err := zombie.fence(t.Context(), g, "account"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, zombie.fence(t.Context(), g, "account"))
 	const ttl = 2 * time.Second
 	for try := 1; ; try++ { // this machine may stand still for a while
 		next := newPeer(t, db.URL())

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
@@ -28,8 +29,7 @@ import (
 // that was made for another search_path, and plans an SQL function that it does not inline in each transaction that
 // calls it.
 func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	if err := fencedstore.GuardTable(t.Context(), newPool(t, db.URL()), "ledger",
 		fencedstore.WithTableResource("x")); err != nil {
@@ -85,9 +85,7 @@ func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
 				id); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := first.Exec(t.Context(), `SELECT pglock.announce('{turns}', $1)`, []int{0}); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(first.Exec(t.Context(), `SELECT pglock.announce('{turns}', $1)`, []int{0}))(t)
 		}
 	}
 	all := pgtest.Group(t)
@@ -96,9 +94,7 @@ func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
 		c := newClient(t, pool, pglock.WithDefaultHolder(fmt.Sprint("h", n)))
 		all.Go(func() {
 			for range rounds {
-				if err := everyCall(t.Context(), c, pool, n, (n+1)%clients); err != nil {
-					t.Error(err)
-				}
+				must.Note(t, everyCall(t.Context(), c, pool, n, (n+1)%clients))
 			}
 			var prepared int
 			var anew []string

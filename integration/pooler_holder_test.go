@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -19,19 +20,12 @@ func TestI20_HolderBehindAPoolerIsToldByItsOpenTransactionAlone(t *testing.T) {
 	t.Parallel()
 	for _, mode := range someModes(t) {
 		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			look := newPeer(t, db.URL())
 			p := newPooler(t, db)
-			c, err := pglock.Open(t.Context(), p.url(mode))
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(pglock.Open(t.Context(), p.url(mode)))(t)
 			defer c.Close(context.WithoutCancel(t.Context()))
-			lease, err := c.TryAcquire(t.Context(), "report", pglock.WithTTL(6*time.Second))
-			if err != nil {
-				t.Fatal(err)
-			}
+			lease := must.Get(c.TryAcquire(t.Context(), "report", pglock.WithTTL(6*time.Second)))(t)
 			before := lease.Deadline()
 			pgtest.Eventually(t, "the lease to be renewed through the pooler", func() bool {
 				return lease.Deadline().After(before.Add(500 * time.Millisecond))
@@ -50,10 +44,7 @@ func TestI20_HolderBehindAPoolerIsToldByItsOpenTransactionAlone(t *testing.T) {
 				}
 			}
 			wantBackends()
-			info, err := admin.Get(t.Context(), "report")
-			if err != nil {
-				t.Fatal(err)
-			}
+			info := must.Get(admin.Get(t.Context(), "report"))(t)
 			if lives, err := admin.Lives(t.Context(), []pglock.LockInfo{info}); err != nil ||
 				lives[0].Life != lockadmin.LifeAlive || lives[0].Connected != nil {
 				t.Errorf("%+v, %v; want it alive by its renewals, and no connection known", lives, err)
@@ -70,7 +61,7 @@ func TestI20_HolderBehindAPoolerIsToldByItsOpenTransactionAlone(t *testing.T) {
 
 			store := fencedstore.New(newPool(t, p.url(storeMode(mode))))
 			for first := true; ; first = false {
-				err := store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
+				must.Do(t, store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
 					func(ctx context.Context, tx pgx.Tx) error {
 						var pid int
 						if err := tx.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil || first {
@@ -78,10 +69,7 @@ func TestI20_HolderBehindAPoolerIsToldByItsOpenTransactionAlone(t *testing.T) {
 						}
 						wantBackends(lockadmin.Backend{Use: lockadmin.BackendWrite, PID: pid, Resource: "report"})
 						return nil
-					})
-				if err != nil {
-					t.Fatal(err)
-				}
+					}))
 				if !first {
 					break
 				}

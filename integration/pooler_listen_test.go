@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -71,17 +72,13 @@ func TestI20_WithoutListenHandOversAreFoundByLooking(t *testing.T) {
 		acquireInBackground(t.Context(), b, 0, "herd", got)
 		awaitQueue(t, look, "herd", 1)
 		began := time.Now()
-		if err := held.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, held.Release(t.Context()))
 		f := await(t, got)
 		took := time.Since(began)
 		if f.err != nil {
 			t.Fatal(f.err)
 		}
-		if err := f.lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.lease.Release(t.Context()))
 		if held, err = a.TryAcquire(t.Context(), "herd"); err != nil {
 			t.Fatal(err)
 		}
@@ -126,14 +123,10 @@ func handOverAfterLooks(t *testing.T, db *pgtest.DB, p *pooler, name string) tim
 // A client that may LISTEN on a connection around the pooler is notified: the grant comes with the hint, without a
 // look, and the server was asked once.
 func TestI20_AConnectionOfItsOwnToListenBringsTheHints(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	p := newPooler(t, db)
-	direct, err := pgx.ParseConfig(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	direct := must.Get(pgx.ParseConfig(db.URL()))(t)
 	var count counter
 	a := newClient(t, newPool(t, p.url("exec")))
 	b := newClient(t, newPool(t, p.url("exec"), count.on), pglock.WithListenConfig(direct))
@@ -148,17 +141,13 @@ func TestI20_AConnectionOfItsOwnToListenBringsTheHints(t *testing.T) {
 		acquireInBackground(t.Context(), b, 0, "x", got)
 		awaitQueue(t, look, "x", 1)
 		began := time.Now()
-		if err := held.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, held.Release(t.Context()))
 		f := await(t, got)
 		if took = time.Since(began); f.err != nil {
 			t.Fatal(f.err)
 		}
 		hinted = count.acquires.Load() == asked+1 && count.looks.Load() == looked
-		if err := f.lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.lease.Release(t.Context()))
 		return hinted, took
 	}
 	pgtest.Eventually(t, "a first hint", func() bool { hinted, _ := handOver(); return hinted })

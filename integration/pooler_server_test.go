@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
@@ -50,10 +51,7 @@ func newPooler(t *testing.T, db *pgtest.DB) *pooler {
 			t.Skip("SKIPPED: needs PgBouncer, and there is no program pgbouncer in PATH or /usr/sbin")
 		}
 	}
-	server, err := pgx.ParseConfig(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Get(pgx.ParseConfig(db.URL()))(t)
 	const attempts = 5 // somebody else may take the port
 	for range attempts {
 		p := &pooler{port: 20000 + rand.IntN(12000), user: server.User, db: db.Name()}
@@ -79,20 +77,13 @@ func (p *pooler) start(t *testing.T, program string, server *pgx.ConnConfig) boo
 	}
 	folder := p.folder(t, account.TempDir(), server)
 	for _, path := range []string{filepath.Join(folder, "pgbouncer.ini"), filepath.Join(folder, "users"), folder} {
-		if err := account.Own(path); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, account.Own(path))
 	}
 	cmd := exec.Command("/bin/sh", "-c", minding, "minding", program, folder)
 	cmd.Dir = "/"
 	account.RunAs(cmd)
-	input, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	input := must.Get(cmd.StdinPipe())(t)
+	must.Do(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -136,10 +127,7 @@ func (p *pooler) start(t *testing.T, program string, server *pgx.ConnConfig) boo
 // there.
 func (p *pooler) folder(t *testing.T, base string, server *pgx.ConnConfig) string {
 	t.Helper()
-	folder, err := os.MkdirTemp(base, "pglock-pooler-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	folder := must.Get(os.MkdirTemp(base, "pglock-pooler-"))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	quoted := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 	settings := fmt.Sprintf(`[databases]
@@ -160,9 +148,7 @@ ignore_startup_parameters = extra_float_digits,search_path
 		filepath.Join(folder, "users"), filepath.Join(folder, "log"))
 	users := `"` + strings.ReplaceAll(server.User, `"`, `""`) + `" ""` + "\n"
 	for name, text := range map[string]string{"pgbouncer.ini": settings, "users": users} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
 	return folder
 }

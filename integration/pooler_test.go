@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/lists"
@@ -89,9 +90,7 @@ func (s pooled) must(l *pglock.Lease, err error) *pglock.Lease {
 func (s pooled) release(leases ...*pglock.Lease) {
 	s.t.Helper()
 	for _, l := range leases {
-		if err := l.Release(s.t.Context()); err != nil {
-			s.t.Fatal(err)
-		}
+		must.Do(s.t, l.Release(s.t.Context()))
 	}
 }
 
@@ -177,10 +176,7 @@ func (s pooled) modes() {
 
 func (s pooled) allAndDo() {
 	t := s.t
-	all, err := s.a.AcquireAll(t.Context(), []string{"b", "a", "c"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(s.a.AcquireAll(t.Context(), []string{"b", "a", "c"}))(t)
 	done := make(chan error, 1)
 	go func() {
 		done <- s.b.Do(t.Context(), "b", func(ctx context.Context, l *pglock.Lease) error {
@@ -191,9 +187,7 @@ func (s pooled) allAndDo() {
 		})
 	}()
 	awaitQueue(t, s.look, "b", 1)
-	if err := all.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, all.Release(t.Context()))
 	select {
 	case err := <-done:
 		if err != nil {
@@ -210,9 +204,7 @@ func (s pooled) heartbeat() {
 	pgtest.Eventually(t, "two renewals", func() bool {
 		return one[bool](t, s.look, `SELECT renewed_at > acquired_at + '3 s' FROM pglock.locks WHERE name = 'kept'`)
 	})
-	if err := hooks.Of(l).Renew(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, hooks.Of(l).Renew(t.Context()))
 	if _, err := l.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -271,20 +263,14 @@ func (s pooled) fencedWrite() {
 	old := s.must(s.a.Acquire(t.Context(), "data"))
 	again := fencedstore.Fence{Lease: old, SameToken: true}
 	for range 4 {
-		if err := write(again, "old"); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, write(again, "old"))
 	}
-	if _, err := s.admin.Break(t.Context(), "data", "a test", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.admin.Break(t.Context(), "data", "a test", lockadmin.BreakOptions{}))(t)
 	if err := write(again, "broken"); !errors.Is(err, pglock.ErrLost) {
 		t.Errorf("a write after the break: %v, want ErrLost", err)
 	}
 	l := s.must(s.b.Acquire(t.Context(), "data"))
-	if err := write(l, "new"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, write(l, "new"))
 	if err := write(l, "twice"); !errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Errorf("a second write with one token: %v, want ErrStaleToken", err)
 	}
@@ -323,9 +309,7 @@ func (s pooled) close() {
 	}
 	awaitQueue(t, s.look, "last", waiters)
 	for _, c := range []*pglock.Client{s.b, s.a} {
-		if err := c.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, c.Close(t.Context()))
 	}
 	for range waiters {
 		if f := await(t, got); !errors.Is(f.err, pglock.ErrClosed) {
@@ -333,9 +317,8 @@ func (s pooled) close() {
 		}
 	}
 	awaitQueue(t, s.look, "last", 0)
-	if n := one[int](t, s.look, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != 0 {
-		t.Errorf("%d locks are held after Close", n)
-	}
+	wantCount(t, s.look, 0, "%d locks are held after Close",
+		`SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`)
 }
 
 // wantNoTraces looks at both of the pooler's connections: no setting of the library's is left in their sessions.

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // roleVariable makes the test binary play a worker instead of running tests; its value names the role.
@@ -54,20 +56,12 @@ type process struct {
 // startProcess starts a worker; it is killed at the end of the test at the latest.
 func startProcess(t *testing.T, role, url string, env ...string) *process {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must.Get(os.Executable())(t)
 	p := &process{t: t, cmd: exec.Command(self), reports: make(chan report, 1024)}
 	p.cmd.Env = append(append(os.Environ(), roleVariable+"="+role, "PGLOCK_INTEGRATION_URL="+url), env...)
 	p.cmd.Stderr = os.Stderr
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(p.cmd.StdoutPipe())(t)
+	must.Do(t, p.cmd.Start())
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -114,9 +108,7 @@ func (p *process) awaitWithin(event string, limit time.Duration) report {
 
 func (p *process) signal(s syscall.Signal) {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Do(p.t, p.cmd.Process.Signal(s))
 }
 
 // zombieVariable tells the zombie role how to hang.

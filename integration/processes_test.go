@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -90,27 +91,19 @@ func TestI1_I2_I9_ManyProcessesTakeTurns(t *testing.T) {
 	awaitQueue(t, look, "turn", processes)
 	most := connectionsAtMost(t, newPeer(t, server.URL()))
 	began := time.Now()
-	if _, err := holder.release(t.Context(), held); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(holder.release(t.Context(), held))(t)
 	_, _ = holder.Exec(t.Context(), `SELECT FROM pglock.announce('{turn}', '{0}')`)
 	for _, p := range all {
 		p.awaitWithin("done", 10*patience)
 	}
 	took, connections := time.Since(began), most()
 
-	rows, err := look.Query(t.Context(), `SELECT token, process, comes FROM turns ORDER BY n`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must.Get(look.Query(t.Context(), `SELECT token, process, comes FROM turns ORDER BY n`))(t)
 	type turn struct {
 		Token, Process int64
 		Comes          bool
 	}
-	noted, err := pgx.CollectRows(rows, pgx.RowToStructByPos[turn])
-	if err != nil {
-		t.Fatal(err)
-	}
+	noted := must.Get(pgx.CollectRows(rows, pgx.RowToStructByPos[turn]))(t)
 	var before int64
 	round := make(map[int64]int) // how often each process was served
 	for i, n := range noted {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -13,16 +14,11 @@ import (
 // fence of that transaction, which has not passed it; nor does it take the fence of another transaction, or of its own
 // lock under another name.
 func TestI4_SealIsOfTheFencesThatThisTransactionHasPassed(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, other := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Minute)
-	if err := p.fence(t.Context(), g, "restored"); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.fence(t.Context(), g, "another's"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.fence(t.Context(), g, "restored"))
+	must.Do(t, p.fence(t.Context(), g, "another's"))
 	h := other.mustAcquire(t, "y", time.Minute)
 	for _, c := range []struct {
 		what, resource, forge string // as a superuser's restore
@@ -38,19 +34,13 @@ func TestI4_SealIsOfTheFencesThatThisTransactionHasPassed(t *testing.T) {
 		{"its own", "own", `fence`, ""},
 	} {
 		p.exec(t, `BEGIN`)
-		if err := p.fence(t.Context(), g, "first"); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, p.fence(t.Context(), g, "first"))
 		switch c.forge {
 		case "":
 		case "COMMIT":
-			if err := other.fence(t.Context(), h, c.resource); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, other.fence(t.Context(), h, c.resource))
 		case "fence":
-			if err := p.fence(t.Context(), g, c.resource); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.fence(t.Context(), g, c.resource))
 		default:
 			p.exec(t, c.forge, c.resource)
 		}
@@ -64,8 +54,7 @@ func TestI4_SealIsOfTheFencesThatThisTransactionHasPassed(t *testing.T) {
 // A transaction under a fence is limited to what its lease has left, though its caller names a longer time limit; a
 // shorter one counts.
 func TestI16_ATimeLimitMakesNoTransactionLongerThanItsLease(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	p.exec(t, `RESET lock_timeout`)
 	g := p.mustAcquire(t, "x", time.Minute)
@@ -95,8 +84,7 @@ func TestI16_ATimeLimitMakesNoTransactionLongerThanItsLease(t *testing.T) {
 // A transaction under several fences is told how long it has: until the first of its leases ends, in whatever order
 // they are named.
 func TestI16_ATransactionUnderSeveralFencesHasUntilTheFirstLeaseEnds(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	long := 10 * time.Minute
 	ttls := map[string]time.Duration{"a": long, "b": time.Minute, "c": long}
@@ -132,8 +120,7 @@ func TestI16_ATransactionUnderSeveralFencesHasUntilTheFirstLeaseEnds(t *testing.
 // The same token passes a fence again only for the grant that has passed it: a number that is the same, as after a
 // restore into another installation, proves nothing.
 func TestI3_TheSameTokenOfAnotherGrantIsStale(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Minute)
 	again := func() error {
@@ -142,9 +129,7 @@ func TestI3_TheSameTokenOfAnotherGrantIsStale(t *testing.T) {
 		return err
 	}
 	for range 2 {
-		if err := again(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, again())
 	}
 	p.exec(t, `UPDATE pglock.fences SET grant_id = gen_random_uuid()`)
 	if err := again(); state(err) != "LK002" {
@@ -155,8 +140,7 @@ func TestI3_TheSameTokenOfAnotherGrantIsStale(t *testing.T) {
 // What is done once for a time to come is known until that time and as long after it as it is to be kept, whoever
 // tidies up; then it is refused, and later forgotten. A key needs the lease, in the database that granted it.
 func TestI3_AKeyOfATimeToComeIsKeptUntilThen(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	of := one[time.Time](t, p, `SELECT clock_timestamp() + interval '10 days'`)
 	do := func(key string, of time.Time) (first bool, err error) {
@@ -184,14 +168,10 @@ func TestI3_AKeyOfATimeToComeIsKeptUntilThen(t *testing.T) {
 	if first, err := do("y", of.Add(-passed)); state(err) != "LK012" || first {
 		t.Errorf("a key that is too old: %v, %v; want LK012", first, err)
 	}
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.done_keys`); n != 1 {
-		t.Errorf("%d keys are kept, want that of the work that was done", n)
-	}
+	wantCount(t, p, 1, "%d keys are kept, want that of the work that was done", `SELECT count(*) FROM pglock.done_keys`)
 	letPass(t, p, 24*time.Hour)
 	p.exec(t, `SELECT pglock.sweep()`)
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.done_keys`); n != 0 {
-		t.Errorf("%d keys are kept a day longer than they were to be", n)
-	}
+	wantCount(t, p, 0, "%d keys are kept a day longer than they were to be", `SELECT count(*) FROM pglock.done_keys`)
 
 	g := p.mustAcquire(t, "z", time.Minute)
 	endNow(t, p, "z") // while it lasts it is right, wherever it belongs

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -24,8 +25,7 @@ var waysToLeave = map[string]string{
 // open: others queue behind, leave the queue, renew, and commit fenced writes. And whoever leaves waits for nobody who
 // decides about the lock.
 func TestI14_WhoeverQueuesOrLeavesIsInNobodysWay(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	patientTransactions(t, newPeer(t, db.URL()))
 	for _, mode := range []string{"exclusive", "shared", "limit 1"} {
 		p, joining, leaving := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
@@ -69,8 +69,7 @@ func TestI14_WhoeverQueuesOrLeavesIsInNobodysWay(t *testing.T) {
 
 // Whoever ends a lease waits for a ticket that is being written, and serves it: nobody waits for a lock that is free.
 func TestI8_WhoeverEndsALeaseSeesATicketThatIsBeingWritten(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, waiter, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	patientWaits(t, look)
 	patientCalls(t, look)
@@ -98,8 +97,7 @@ func TestI8_WhoeverEndsALeaseSeesATicketThatIsBeingWritten(t *testing.T) {
 // PostgreSQL lets those who join a row pass whoever waits to take it. So a stream of calls that queue could keep a
 // holder from ending its lease for ever, and an operator from breaking it. They let whoever takes the head go first.
 func TestI8_WhoeverEndsALeaseIsNotPassedByThoseWhoQueue(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, joined, late, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	heir := newPeer(t, db.URL())
 	patientWaits(t, look)
@@ -201,8 +199,7 @@ func TestI8_AStatementForManyGivesWayOnceForEachLock(t *testing.T) {
 
 // Whoever leaves the queue of a lock that those behind can have now has it granted to them, at once and in order.
 func TestI8_WhoeverLeavesTheQueueServesThoseBehind(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	for _, c := range []struct {
 		holder, leaves, behind string
@@ -233,8 +230,7 @@ func TestI8_WhoeverLeavesTheQueueServesThoseBehind(t *testing.T) {
 // A ticket that somebody is taking back is in nobody's way: the next one is served, whoever ends the lease, and does
 // not wait. If the ticket stays after all, it counts no more: nobody sees it, and whoever asks again stands at the end.
 func TestI9_ATicketThatIsBeingTakenBackIsPassedOver(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, leaving := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	patientTransactions(t, p)
 	for leave, sql := range waysToLeave {
@@ -289,10 +285,9 @@ func TestI9_ATicketThatIsBeingTakenBackIsPassedOver(t *testing.T) {
 			heldBy(t, p, "named") != "holder" {
 			t.Fatalf("handed to whoever is leaving: %s", got)
 		}
-		if n := one[int](t, p, `SELECT count(*) FROM pglock.break_session($1, 'test', 'test')
-			WHERE ticket IS NOT NULL OR token IS NOT NULL`, next.session()); n != 0 {
-			t.Errorf("%d tickets were taken back twice", n)
-		}
+		wantCount(t, p, 0, "%d tickets were taken back twice",
+			`SELECT count(*) FROM pglock.break_session($1, 'test', 'test')
+			WHERE ticket IS NOT NULL OR token IS NOT NULL`, next.session())
 		leaving.exec(t, `COMMIT`)
 	}
 }
@@ -300,8 +295,7 @@ func TestI9_ATicketThatIsBeingTakenBackIsPassedOver(t *testing.T) {
 // An operator who ends a session waits for a row of one of its leases. Meanwhile another of its leases of the same lock
 // runs out, and both places go to the next two in the queue: their leases stay, and the break succeeds.
 func TestABreakOfASessionEndsNobodyElsesLease(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, stuck, operator := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newPeer(t, db.URL())
 	patientWaits(t, p)
 	party := func(label string) *party { return p.party(label, "limit 2", time.Minute) }
@@ -312,11 +306,10 @@ func TestABreakOfASessionEndsNobodyElsesLease(t *testing.T) {
 	party("next").mustQueue(t, "x")
 	party("last").mustQueue(t, "x")
 	stuck.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 'x' AND slot = 1 FOR KEY SHARE`)
-	broken := make(chan error, 1)
-	go func() {
+	broken := must.Go(func() error {
 		_, err := operator.Exec(t.Context(), `SELECT FROM pglock.break_session($1, 'test', 'test')`, one1.session())
-		broken <- err
-	}()
+		return err
+	})
 	operator.awaitBlocked(t, p)
 	p.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = 'x' AND slot = 2`)
 	stuck.exec(t, `COMMIT`)
@@ -330,8 +323,7 @@ func TestABreakOfASessionEndsNobodyElsesLease(t *testing.T) {
 
 // Whoever finds that those who queue are dead passes over them once for all: nobody reads them again, or sees them.
 func TestThoseWhoDiedInTheQueueAreReadOnce(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	for _, mode := range []string{"exclusive", "shared", "limit 2"} {
 		for _, live := range []bool{false, true} {
@@ -361,16 +353,13 @@ func TestThoseWhoDiedInTheQueueAreReadOnce(t *testing.T) {
 	again.look(t)
 	p.exec(t, `UPDATE pglock.waiters SET enqueued_at = clock_timestamp() - interval '2 min'`)
 	p.exec(t, `SELECT pglock.sweep()`)
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.waiters WHERE name = 'again'`); n != 0 {
-		t.Errorf("%d tickets are left that count no more", n)
-	}
+	wantCount(t, p, 0, "%d tickets are left that count no more", `SELECT count(*) FROM pglock.waiters WHERE name = 'again'`)
 }
 
 // The limits do not end a transaction that lifts them, as any user may. The holder cannot renew meanwhile, and its
 // release waits.
 func TestHole_AUserMayKeepALocksRowLocked(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	holder, user := newPeer(t, db.URL()), newPeer(t, db.URL())
 	g := holder.mustAcquire(t, "x", time.Minute)
 	user.exec(t, `BEGIN; SELECT FROM pglock.watch('x', '1 min'); `+liftingLimits)
@@ -390,8 +379,7 @@ func TestHole_AUserMayKeepALocksRowLocked(t *testing.T) {
 // A transaction that has locked what others need is ended by the server if it goes on for long: between its statements,
 // and in any but a last one. One that has locked only its own lease may work on. A lower limit of the user stays.
 func TestI13_WhoeverHasLockedWhatOthersNeedHasASecond(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	patientTransactions(t, p) // a minute stands for the second
 	const leases = `(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}'`
@@ -492,9 +480,7 @@ func TestABreakWaitsForARowForFiveSecondsAndNamesWhoHasLockedIt(t *testing.T) {
 		}()
 	}
 	for range calls {
-		if err := <-told; err != nil {
-			t.Error(err)
-		}
+		must.Note(t, <-told)
 	}
 	other.exec(t, `ROLLBACK`)
 	for what := range calls {

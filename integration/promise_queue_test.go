@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -82,9 +83,7 @@ func (m *modelled) play(t *testing.T, p *peer, holder string, behind [3]string, 
 	}
 	first.mustGet(t, m.name)
 	for _, a := range parties {
-		if err := a.ask(t, m.name, true, false); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, a.ask(t, m.name, true, false))
 		m.waiting = append(m.waiting, a)
 		m.serve()
 	}
@@ -106,8 +105,7 @@ func (m *modelled) play(t *testing.T, p *peer, holder string, behind [3]string, 
 // the lock when nobody is in the way, and so are those who can hold it together with them and come before somebody who
 // cannot. Nobody else is, and they keep their places. A dead one is passed over.
 func TestI9_EveryQueueIsServedInItsOrder(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	modes := []string{"exclusive", "shared", "limit 2"}
 	ways := slices.Sorted(maps.Keys(waysToEnd))
 	for n, c := range []struct {

@@ -7,13 +7,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // A session's tickets are for whoever has its key: others see no grant ID, keep nothing alive and end nothing.
 func TestI5_TicketsAreForTheKeyOfTheirSessionAlone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	p.party("holder", "exclusive", time.Minute).mustGet(t, "x")
 	own := p.party("own", "exclusive", time.Minute).mustQueue(t, "x")
@@ -21,10 +21,7 @@ func TestI5_TicketsAreForTheKeyOfTheirSessionAlone(t *testing.T) {
 	tickets := func(key any) (all []string) {
 		rows, _ := p.Query(t.Context(), `SELECT name || ' ' || grant_id
 			FROM pglock.own_tickets($1, $2)`, key, []int64{own.ticket, other.ticket})
-		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
+		all = must.Get(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 		return all
 	}
 	if got := tickets(own.key); len(got) != 1 || got[0] != "x "+own.id.String() {
@@ -37,9 +34,8 @@ func TestI5_TicketsAreForTheKeyOfTheirSessionAlone(t *testing.T) {
 			t.Errorf("I5: %s shows the tickets %v", what, got)
 		}
 	}
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.look($1, 'stranger', '1 min')`, own.session()); n != 0 {
-		t.Errorf("I5: a look with the session's ID tells of %d tickets", n)
-	}
+	wantCount(t, p, 0, "I5: a look with the session's ID tells of %d tickets",
+		`SELECT count(*) FROM pglock.look($1, 'stranger', '1 min')`, own.session())
 	end := func(key uuid.UUID) bool { return one[bool](t, p, `SELECT pglock.end_session($1)`, key) }
 	if end(p.key) || !end(own.session()) { // that of the look
 		t.Error("I5: a stranger has ended a session, or none of its own")
@@ -61,8 +57,7 @@ func TestI5_TicketsAreForTheKeyOfTheirSessionAlone(t *testing.T) {
 
 // announce tells those who were granted the lock as waiters, and whose lease stands; and whoever watches.
 func TestAnnounceTellsWhoHasALeaseFromTheQueue(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	want := func(what, name string, n int, slots ...int) {
 		t.Helper()
@@ -92,9 +87,7 @@ func TestAnnounceTellsWhoHasALeaseFromTheQueue(t *testing.T) {
 	waysToEnd["break_lock"](t, held)
 	endNow(t, p, "y")
 	want("run out", "y", 0, 0)
-	if got := one[int](t, p, `SELECT pglock.announce('{y}', '{NULL}')`); got != 0 {
-		t.Errorf("%d are notified of a lock that nobody watches", got)
-	}
+	wantCount(t, p, 0, "%d are notified of a lock that nobody watches", `SELECT pglock.announce('{y}', '{NULL}')`)
 	p.exec(t, `SELECT pglock.watch('y', '1 min')`)
 	p.exec(t, `SELECT pglock.announce('{y,x}', '{NULL,NULL}')`)
 }
@@ -102,8 +95,7 @@ func TestAnnounceTellsWhoHasALeaseFromTheQueue(t *testing.T) {
 // A lock is watched for as long as the latest request says, counted from when it came, and no longer: until then every
 // grant and every end is told. A request in the first half of another as long writes nothing.
 func TestALockIsWatchedForAsLongAsTheLatestRequestSays(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	watch := func() { p.exec(t, `SELECT pglock.watch('x', '1 min')`) }
 	version := func() string { return one[string](t, p, `SELECT max(xmin::text || ctid::text) FROM pglock.locks`) }
@@ -143,8 +135,7 @@ func TestALockIsWatchedForAsLongAsTheLatestRequestSays(t *testing.T) {
 // Nobody overtakes a ticket: not when a named waiter was served before its turn, and the sequence of tickets was set
 // back, as by a failover.
 func TestI9_ATicketAfterAHandOverIsBehindThoseBeforeIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	p.exec(t, `SELECT setval('pglock.ticket_seq', 5000)`)
 	party := func(label string) *party { return p.party(label, "exclusive", time.Minute) }
@@ -165,8 +156,7 @@ func TestI9_ATicketAfterAHandOverIsBehindThoseBeforeIt(t *testing.T) {
 
 // A limit counts for as long as somebody who lives uses it: a dead waiter keeps nobody from naming another.
 func TestALimitOfTheDeadDoesNotCount(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	p.party("writer", "exclusive", time.Minute).mustGet(t, "x")
 	dead := p.party("dead", "limit 2", time.Minute).mustQueue(t, "x")
@@ -192,8 +182,7 @@ func TestALimitOfTheDeadDoesNotCount(t *testing.T) {
 // sweep removes what nobody needs any more when it is old enough, and not before: tickets and sessions a minute after
 // they were last alive, receipts after a week. A ticket of somebody who is alive stays, however long it has waited.
 func TestSweepRemovesWhatIsOldEnoughAndNothingElse(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	p.party("holder", "exclusive", 20*time.Hour).mustGet(t, "x")
 	waiting := p.party("waiting", "exclusive", time.Minute).mustQueue(t, "x")
@@ -223,15 +212,11 @@ func TestSweepRemovesWhatIsOldEnoughAndNothingElse(t *testing.T) {
 	want("after more than ten minutes", 1, 1)
 	letPass(t, p, 7*24*time.Hour-20*time.Minute)
 	p.exec(t, `SELECT pglock.sweep()`)
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.receipts`); n != 1 {
-		t.Errorf("%d receipts within a week", n)
-	}
+	wantCount(t, p, 1, "%d receipts within a week", `SELECT count(*) FROM pglock.receipts`)
 	if !one[bool](t, p, `SELECT pglock.outcome($1, $2)`, receipt, write) { // which writes the receipt once more
 		t.Error("within a week the outcome of a write is not known any more")
 	}
 	letPass(t, p, 7*24*time.Hour+time.Minute)
 	p.exec(t, `SELECT pglock.sweep()`)
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.receipts`); n != 0 {
-		t.Errorf("%d receipts after a week", n)
-	}
+	wantCount(t, p, 0, "%d receipts after a week", `SELECT count(*) FROM pglock.receipts`)
 }

@@ -60,8 +60,7 @@ func (s succession) follow(t *testing.T, look *peer, first, second *party, name 
 // renewal, with its own label, metadata, session and owner, and a greater token. It does not matter how the lease
 // before it ended.
 func TestASuccessorHasNothingOfTheLeaseBeforeIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	for _, s := range successions() {
 		for what, ttls := range map[string][2]time.Duration{
@@ -115,8 +114,7 @@ func TestASuccessorHasNothingOfTheLeaseBeforeIt(t *testing.T) {
 // A lock that was used in one mode, or with one limit, is used in another when it is free, and nothing of the old use
 // counts.
 func TestALockIsUsedInAnotherModeWhenItIsFree(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	modes := []string{"exclusive", "shared", "limit 2", "limit 3"}
 	for _, before := range modes {
@@ -156,8 +154,7 @@ func TestALockIsUsedInAnotherModeWhenItIsFree(t *testing.T) {
 // An owner that asks for a lock that it holds is told so at once, in whatever mode it holds it and in whatever mode it
 // asks, waiting or not. Other owners are not, nor is it when its lease has run out.
 func TestAnOwnerIsToldThatItHoldsTheLockInAnyMode(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	modes := []string{"exclusive", "shared", "limit 1", "limit 2"}
 	for _, held := range modes {
@@ -189,8 +186,7 @@ func TestAnOwnerIsToldThatItHoldsTheLockInAnyMode(t *testing.T) {
 // A request that is repeated after its lease has ended revives nothing, whether anybody has noticed the end or not, and
 // whether somebody waits for the lock. Neither does a renewal, and the fence refuses it.
 func TestI6_Trap8_NothingRevivesALeaseThatHasEnded(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	const ranOut, settled = "by the clock", "by the clock, as the server has noted"
 	const waitedFor = "by the clock, and somebody waits"
@@ -235,8 +231,7 @@ func TestI6_Trap8_NothingRevivesALeaseThatHasEnded(t *testing.T) {
 // A grant ID that was given up while its request may be under way is refused for an hour, whoever tidies up meanwhile,
 // on a lock that is known or not; and then it is forgotten.
 func TestTrap9_AGrantIDThatWasGivenUpIsRefusedForAnHour(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	const known, unknown = "known", "unknown"
 	freed(t, p, known)
@@ -278,17 +273,15 @@ func TestTrap9_AGrantIDThatWasGivenUpIsRefusedForAnHour(t *testing.T) {
 		}
 	}
 	letPass(t, p, time.Minute)
-	if n := one[int](t, p, `SELECT removed FROM pglock.prune_locks('1 s')`); n != 2 {
-		t.Errorf("%d idle locks were removed, want 2: they need no notes any more", n)
-	}
+	wantCount(t, p, 2, "%d idle locks were removed, want 2: they need no notes any more",
+		`SELECT removed FROM pglock.prune_locks('1 s')`)
 }
 
 // After advance_epoch with a token that is known from elsewhere, as from a standby that was promoted beside another,
 // every grant has a greater one: whether that installation is further by its numbers alone, by steps that somebody took
 // there, or by far. A later call goes further, though it names no token.
 func TestI22_TokensAreAboveTheOneThatAdvanceEpochNames(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	elsewhere := newHastyPeer(t, pgtest.Database(t).URL())
 	last := freed(t, p, "known").token

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -21,20 +22,16 @@ type sight struct {
 // look asks how the party's ticket stands; false: it stands no more.
 func (a *party) look(t *testing.T) (s sight, queued bool) {
 	t.Helper()
-	err := a.on.QueryRow(t.Context(), `SELECT coalesce(bool_or(ahead = 0), false), max(remaining_us), count(*) = 1
+	must.Do(t, a.on.QueryRow(t.Context(), `SELECT coalesce(bool_or(ahead = 0), false), max(remaining_us), count(*) = 1
 		FROM pglock.look($1, $2, '1 min') WHERE ticket = $3`,
-		a.key, a.label, a.ticket).Scan(&s.first, &s.left, &queued)
-	if err != nil {
-		t.Fatal(err)
-	}
+		a.key, a.label, a.ticket).Scan(&s.first, &s.left, &queued))
 	return s, queued
 }
 
 // The first live waiter is told that it is first, and when to ask: when the lock can be its own, by the leases that are
 // held. Nobody else is. Dead ones before it do not count.
 func TestI8_TheFirstLiveWaiterIsToldWhenToAsk(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	const short, long = 10 * time.Minute, 30 * time.Minute
 	for _, c := range []struct {
@@ -83,8 +80,7 @@ func TestI8_TheFirstLiveWaiterIsToldWhenToAsk(t *testing.T) {
 // The holder and the first waiter die together, as on one host: the next waiter has the lock soon after the lease has
 // ended.
 func TestI8_TheHolderAndTheFirstWaiterDieTogether(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	held := p.party("holder", "exclusive", time.Minute).mustGet(t, "x")
 	dead := p.party("first", "exclusive", time.Minute).mustQueue(t, "x")
@@ -97,17 +93,14 @@ func TestI8_TheHolderAndTheFirstWaiterDieTogether(t *testing.T) {
 	if f.err != nil || int64(f.lease.Token()) <= held.token {
 		t.Fatalf("%v, %v, after token %d", f.lease, f.err, held.token)
 	}
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.list_history('x')
-		WHERE kind = 'takeover' AND token = $1 AND new_token = $2`, held.token, int64(f.lease.Token())); n != 1 {
-		t.Errorf("%d notes of the takeover", n)
-	}
+	wantCount(t, p, 1, "%d notes of the takeover", `SELECT count(*) FROM pglock.list_history('x')
+		WHERE kind = 'takeover' AND token = $1 AND new_token = $2`, held.token, int64(f.lease.Token()))
 }
 
 // A renewal waits for the row of its own lease alone. Where somebody else has the lock, it says at once that the lease
 // is lost, though their row is locked.
 func TestI14_ARenewalWaitsForNoRowOfAnother(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, other := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	lost := p.party("lost", "exclusive", time.Minute).mustGet(t, "x")
 	waysToEnd["break_lock"](t, lost)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // logOrder makes logs of the writes, of every version of every lock, and of the moment before each check inside COMMIT,
@@ -89,10 +91,7 @@ func (a *arena) checkOrder(t *testing.T) {
 		SELECT xact::xid, 0, id, resource, lock, token, grant_id, again,
 			(SELECT max(s.at) FROM stamps s WHERE s.xact = w.xact AND s.resource = w.resource AND s.token = w.token AND s.grant_id = w.grant_id)
 		FROM writes w`)
-	steps, err := pgx.CollectRows(rows, pgx.RowToStructByName[step])
-	if err != nil {
-		t.Fatal(err)
-	}
+	steps := must.Get(pgx.CollectRows(rows, pgx.RowToStructByName[step]))(t)
 	for _, s := range steps {
 		if order[s.Xid] == 0 {
 			t.Fatalf("transaction %d has no place in the order of commits", s.Xid)

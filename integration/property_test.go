@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -52,9 +53,7 @@ func TestI3_I4_I10_RandomInterleavingsOfWritersAtAGuardedTable(t *testing.T) {
 	admin := newPeer(t, server.URL())
 	database := func(name string) string { return strings.Replace(server.URL(), "/postgres?", "/"+name+"?", 1) }
 	admin.exec(t, `CREATE DATABASE migrated`)
-	if err := migrations.Up(t.Context(), database("migrated")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), database("migrated")))
 	for n, name := range []string{"one_resource", "keyed"} {
 		t.Run(name, func(t *testing.T) {
 			admin.exec(t, `CREATE DATABASE `+name+` TEMPLATE migrated`)
@@ -148,9 +147,7 @@ func (a *arena) run(t *testing.T, seed uint64, length time.Duration) {
 	}
 	defer func() { // their heartbeats renew
 		for _, c := range clients {
-			if err := c.Close(context.WithoutCancel(bounded)); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, c.Close(context.WithoutCancel(bounded)))
 		}
 	}()
 	operator := newPeer(t, a.url)

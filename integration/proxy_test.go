@@ -17,6 +17,7 @@ import (
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -29,15 +30,10 @@ type line struct {
 // newLine puts a fault proxy in front of the server that databaseURL names.
 func newLine(t *testing.T, databaseURL string) *line {
 	t.Helper()
-	u, err := url.Parse(databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(databaseURL))(t)
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	proxy := toxiproxy.NewProxy(server, t.Name(), "127.0.0.1:0", u.Host)
-	if err := proxy.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, proxy.Start())
 	t.Cleanup(proxy.Stop)
 	u.Host = proxy.Listen
 	return &line{proxy, u.String()}
@@ -56,12 +52,9 @@ func (l *line) silence(t *testing.T, direction string) {
 
 func (l *line) toxic(t *testing.T, kind, direction, attributes string) {
 	t.Helper()
-	_, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
+	must.Get(l.proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
 		`{"name": %q, "type": %q, "stream": %q, "toxicity": 1, "attributes": %s}`, kind+direction, kind, direction,
-		attributes)))
-	if err != nil {
-		t.Fatal(err)
-	}
+		attributes))))(t)
 }
 
 func (l *line) mend() { l.proxy.Toxics.ResetToxics(context.Background()) }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -29,8 +30,7 @@ func (p *peer) prune(t *testing.T) {
 // A pruner that never rests, against 3 clients that never rest: tokens still strictly increase, and fences keep what
 // they saw.
 func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	// The log that outlives the rows: the greatest token of each name.
 	look.exec(t, `
@@ -82,21 +82,16 @@ func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	if n := one[int](t, look, `SELECT count(*) FROM public.inversions`); n != 0 {
-		t.Errorf("I21: %d grants have a token that is not greater than the one before", n)
-	}
+	wantCount(t, look, 0, "I21: %d grants have a token that is not greater than the one before",
+		`SELECT count(*) FROM public.inversions`)
 	if few() {
 		t.Errorf("%d grants and %d pruned rows are too few to show anything", granted.Load(), pruned)
 	}
 
 	// The fence of a pruned lock still refuses the old token, and its new grants pass.
 	old := look.mustAcquire(t, "y", time.Minute)
-	if err := look.fence(t.Context(), old, "y"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := look.release(t.Context(), old); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, look.fence(t.Context(), old, "y"))
+	must.Get(look.release(t.Context(), old))(t)
 	// for so many changes the server may be tidying the table up
 	pgtest.Eventually(t, "the row to be pruned", func() bool {
 		if _, err := look.Exec(t.Context(), `SELECT removed FROM pglock.prune_locks('0')`); err != nil &&
@@ -120,8 +115,7 @@ func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 // B has drawn the token of its INSERT and waits for A's; A is granted again, with a greater token, and prunes. Without
 // the table lock the row would be gone when B goes on, and B would be granted the lower token.
 func TestI21_PruneWaitsForAnInsertUnderWay(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	later, result := grantedTwiceBeforeTheFirstInsert(t, a, b, look)
 	a.exec(t, "SAVEPOINT before")
@@ -139,8 +133,7 @@ func TestI21_PruneWaitsForAnInsertUnderWay(t *testing.T) {
 // deadlock. Both would write before they lock the table, if prune wrote anything there: this holds them up at that
 // point.
 func TestI25_PrunesAtOnceDoNotDeadlock(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, gate := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, name := range []string{"a", "b"} {
 		look.mustAcquire(t, name, time.Minute)
@@ -171,9 +164,7 @@ func TestI25_PrunesAtOnceDoNotDeadlock(t *testing.T) {
 			t.Errorf("I25: %v", err)
 		}
 	}
-	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks`); n != 0 {
-		t.Errorf("%d locks are left", n)
-	}
+	wantCount(t, look, 0, "%d locks are left", `SELECT count(*) FROM pglock.locks`)
 	// With its usual patience the second gives up, and has done nothing.
 	look.exec(t, `ALTER FUNCTION pglock.prune_locks SET lock_timeout = '1ms'`)
 	pruners[0].exec(t, `BEGIN`)
@@ -189,14 +180,11 @@ func TestI25_PrunesAtOnceDoNotDeadlock(t *testing.T) {
 
 // Held locks and locks that were free for a shorter time stay.
 func TestPruneLeavesHeldAndRecentLocks(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newPeer(t, db.URL())
 	p.mustAcquire(t, "held", time.Minute)
 	for _, name := range []string{"recent", "expired long ago", "released long ago"} {
-		if _, err := p.release(t.Context(), p.mustAcquire(t, name, time.Minute)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(p.release(t.Context(), p.mustAcquire(t, name, time.Minute)))(t)
 	}
 	p.exec(t,
 		`UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '2 h', ended_at = NULL WHERE name = 'expired long ago'`)
@@ -228,26 +216,21 @@ func TestI21_PruneBesideARequestForALockWithSlots(t *testing.T) {
 				queued
 				err error
 			}
-			answered := make(chan answer, 1)
-			go func() {
+			answered := must.Go(func() answer {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				w, err := waits.enqueue(ctx, "x", uuid.New(), mode, capacity)
-				answered <- answer{w, err}
-			}()
+				return answer{w, err}
+			})
 			waits.awaitBlocked(t, look)
 			pruner.exec(t, "COMMIT")
 			w := <-answered
 			if w.err != nil || !w.granted {
 				t.Fatalf("%+v; want a grant", w)
 			}
-			if n := one[int](t, look,
-				`SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != 1 {
-				t.Errorf("%d leases, want 1", n)
-			}
-			if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters`); n != 0 {
-				t.Errorf("%d tickets are left", n)
-			}
+			wantCount(t, look, 1, "%d leases, want 1",
+				`SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`)
+			wantCount(t, look, 0, "%d tickets are left", `SELECT count(*) FROM pglock.waiters`)
 		})
 	}
 }
@@ -256,8 +239,7 @@ func TestI21_PruneBesideARequestForALockWithSlots(t *testing.T) {
 // locks: the log shows no overlap, nobody hangs, and nothing is left behind.
 func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 	pgtest.Whole(t, "TestI21_PruneNeverLowersATokenNorReopensAFence")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, pruner := newPeer(t, db.URL()), newPeer(t, db.URL())
 	logGrants(t, look)
 	wg := pgtest.Group(t)
@@ -295,9 +277,7 @@ func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 		}
 		pruned += n
 		time.Sleep(4 * time.Millisecond) // leaves something to the callers
-		if _, err := pruner.Exec(t.Context(), `SELECT pglock.sweep()`); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(pruner.Exec(t.Context(), `SELECT pglock.sweep()`))(t)
 		_, err := pruner.Exec(t.Context(), `SELECT pglock.break_lock(name, 'chaos', 'a test', token) FROM (
 			SELECT name, token FROM pglock.locks WHERE expires_at > clock_timestamp() ORDER BY random() LIMIT 1) l`)
 		if err != nil && state(err) != "LK006" { // released meanwhile
@@ -321,8 +301,7 @@ func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 // A pruned lock leaves the floor of tokens where it was, even if the sequence stands below the rows, as after a
 // restore or a setval: the next grant of the name has a greater token.
 func TestI21_PruneKeepsTheFloorWhereTheSequenceIsBehind(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newPeer(t, db.URL())
 	p.exec(t, `SELECT setval('pglock.fencing_token_seq', 5000)`)
 	last := freed(t, p, "x")
@@ -338,8 +317,7 @@ func TestI21_PruneKeepsTheFloorWhereTheSequenceIsBehind(t *testing.T) {
 // A request for a name that prune removes at that moment draws its token after prune, and so after every token that was
 // pruned.
 func TestI21_RequestThatWaitsForPruneDrawsItsTokenAfterIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	prune, p, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	for { // again where the request has waited for too long, on a busy machine
 		prune.exec(t, `BEGIN; LOCK TABLE pglock.locks IN SHARE ROW EXCLUSIVE MODE`)
@@ -371,8 +349,7 @@ func TestI21_RequestThatWaitsForPruneDrawsItsTokenAfterIt(t *testing.T) {
 // that was given up and may yet arrive; one that somebody watches, who would not hear of its next grant; and one of
 // which a reader's COMMIT is under way.
 func TestI21_PruneLeavesWhatIsStillNeeded(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, waits := newPeer(t, db.URL()), newPeer(t, db.URL())
 	p.mustAcquire(t, "queued for", time.Hour)
 	waits.mustEnqueue(t, "queued for", "exclusive", nil)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -51,8 +52,7 @@ func await(t *testing.T, got <-chan fetched) fetched {
 
 // I9: fifty calls of several clients are served in the order of their tickets, each by the release before it.
 func TestI9_WaitersAreServedInTicketOrder(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
 	const waiters = 50
@@ -60,10 +60,7 @@ func TestI9_WaitersAreServedInTicketOrder(t *testing.T) {
 	for range 5 {
 		clients = append(clients, newClient(t, db.Pool(t)))
 	}
-	holder, err := clients[0].TryAcquire(t.Context(), "x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	holder := must.Get(clients[0].TryAcquire(t.Context(), "x"))(t)
 	got := make(chan fetched, waiters)
 	for n := range waiters {
 		acquireInBackground(t.Context(), clients[n%len(clients)], n, "x", got)
@@ -75,9 +72,7 @@ func TestI9_WaitersAreServedInTicketOrder(t *testing.T) {
 	last := holder.Token()
 	began := time.Now()
 	for n := range waiters {
-		if err := holder.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, holder.Release(t.Context()))
 		f := await(t, got)
 		if f.err != nil || f.n != n {
 			t.Fatalf("waiter %d was served in place %d: %v", f.n, n, f.err)
@@ -99,10 +94,7 @@ func TestThousandsWaitWithFourConnections(t *testing.T) {
 	wg := pgtest.Group(t)
 	var holders []*pglock.Lease
 	for n := range names {
-		l, err := c.TryAcquire(t.Context(), fmt.Sprint("n", n))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(c.TryAcquire(t.Context(), fmt.Sprint("n", n)))(t)
 		holders = append(holders, l)
 	}
 	began := time.Now()
@@ -129,9 +121,7 @@ func TestThousandsWaitWithFourConnections(t *testing.T) {
 	})
 	began = time.Now()
 	for _, l := range holders {
-		if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Release(t.Context()))
 	}
 	wg.Wait()
 	t.Logf("%d hand-overs in %v", names*each, time.Since(began))
@@ -175,9 +165,7 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	mustRelease(t, holder)
 	took := time.Since(began)
 	for n, c := range clients {
-		if err := c.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Close(t.Context()))
 		pools[n].Close()
 	}
 	// A connection reports what it has counted before it leaves the server's list.

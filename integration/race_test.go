@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -91,16 +92,10 @@ func TestI8_ReleaseWaitsForATicketThatIsBeingWritten(t *testing.T) {
 			}()
 			holder.awaitBlocked(t, look)
 			waiter.exec(t, "COMMIT")
-			if err := <-released; err != nil {
-				t.Fatal(err)
-			}
-			if n := one[int](t, look,
-				`SELECT count(*) FROM pglock.locks WHERE name = 'x' AND grant_id = $1 AND expires_at > clock_timestamp()`, w.id.String()); n != 1 {
-				t.Error("the waiter has not been granted the lock")
-			}
-			if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters`); n != 0 {
-				t.Errorf("%d tickets are left", n)
-			}
+			must.Do(t, <-released)
+			wantCount(t, look, 1, "the waiter has not been granted the lock",
+				`SELECT count(*) FROM pglock.locks WHERE name = 'x' AND grant_id = $1 AND expires_at > clock_timestamp()`, w.id.String())
+			wantCount(t, look, 0, "%d tickets are left", `SELECT count(*) FROM pglock.waiters`)
 		})
 	}
 }
@@ -179,16 +174,12 @@ func TestI8_LostHintsCostALook(t *testing.T) {
 				acquireInBackground(t.Context(), b, n, "x", got)
 				awaitQueue(t, look, "x", 1)
 				lose(t, look)
-				if err := holder.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, holder.Release(t.Context()))
 				f := await(t, got)
 				if f.err != nil {
 					t.Fatal(f.err)
 				}
-				if err := f.lease.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, f.lease.Release(t.Context()))
 			}
 			t.Logf("%d rounds in %v", rounds, time.Since(began))
 		})
@@ -217,10 +208,7 @@ func TestI7_TrustInAHintEndsBeforeTheLease(t *testing.T) {
 	}
 	before := time.Now()
 	trusted := time.Until(f.lease.Deadline())
-	left, err := f.lease.Check(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := must.Get(f.lease.Check(t.Context()))(t)
 	if trusted > left+time.Since(before) {
 		t.Errorf("I7: trusted for %v, the server has %v left", trusted, left)
 	}

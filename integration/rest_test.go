@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -54,13 +55,9 @@ func (c restingConn) Write(b []byte) (int, error) {
 // begins to move, faster than they look, all of them are served in the order of their tickets.
 func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
 	pgtest.Long(t, "TestI8_ALookTellsWhetherTheQueueMoves", "TestI9_WaitersAreServedInTicketOrder")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, stood := newPeer(t, db.URL()), time.Now()
-	holder, err := newClient(t, db.Pool(t)).Acquire(t.Context(), "leader")
-	if err != nil {
-		t.Fatal(err)
-	}
+	holder := must.Get(newClient(t, db.Pool(t)).Acquire(t.Context(), "leader"))(t)
 	const waiters, first, far = 24, 2, 8
 	var rest atomic.Int64 // clients that have told their server to listen no more
 	resting := func(c *pgxpool.Config) {
@@ -91,9 +88,7 @@ func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
 	if n := rest.Load(); n != waiters-first {
 		t.Errorf("I8: %d rest, want %d", n, waiters-first)
 	}
-	if err := holder.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, holder.Release(t.Context()))
 	began, longest := time.Now(), time.Duration(0)
 	for n, last := 0, began; n < waiters; n++ {
 		if f := await(t, got); f.n != n {

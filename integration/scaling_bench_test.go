@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -64,18 +65,14 @@ func fillLocks(b *testing.B, pool *pgxpool.Pool, prefix string, n int, held bool
 		prefix, n); err != nil {
 		b.Fatal(err)
 	}
-	if _, err := pool.Exec(b.Context(), `VACUUM ANALYZE pglock.locks`); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(pool.Exec(b.Context(), `VACUUM ANALYZE pglock.locks`))(b)
 }
 
 // walOf tells how many bytes of WAL f writes on an otherwise quiet server.
 func walOf(b *testing.B, pool *pgxpool.Pool, f func()) int64 {
 	b.Helper()
 	position := func() (at string) {
-		if err := pool.QueryRow(b.Context(), `SELECT pg_current_wal_insert_lsn()::text`).Scan(&at); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, pool.QueryRow(b.Context(), `SELECT pg_current_wal_insert_lsn()::text`).Scan(&at))
 		return at
 	}
 	before := position()
@@ -165,10 +162,7 @@ func pairs(b *testing.B, pools []*pgxpool.Pool, callers int, whole bool) int {
 	b.Helper()
 	var clients []*pglock.Client
 	for _, pool := range pools {
-		c, err := pglock.New(b.Context(), pool)
-		if err != nil {
-			b.Fatal(err)
-		}
+		c := must.Get(pglock.New(b.Context(), pool))(b)
 		defer c.Close(context.WithoutCancel(b.Context())) //nolint:errcheck // the end
 		clients = append(clients, c)
 	}
@@ -221,9 +215,7 @@ func scaleWaiters(b *testing.B, lines *tabwriter.Writer, whole bool) {
 				FROM generate_series(1, $4::int) n`, prefix, key, queues, n); err != nil {
 				b.Fatal(err)
 			}
-			if _, err := pool.Exec(b.Context(), `ANALYZE pglock.waiters`); err != nil {
-				b.Fatal(err)
-			}
+			must.Get(pool.Exec(b.Context(), `ANALYZE pglock.waiters`))(b)
 			var look, hand time.Duration
 			const times = 5
 			for range times {
@@ -268,32 +260,16 @@ func scaleDatabases(b *testing.B, lines *tabwriter.Writer, whole bool) {
 	for _, n := range sizes(whole, 1, 4, 16) {
 		var pools []*pgxpool.Pool
 		for i := range n {
-			admin, err := pgxpool.New(b.Context(), server.URL())
-			if err != nil {
-				b.Fatal(err)
-			}
+			admin := must.Get(pgxpool.New(b.Context(), server.URL()))(b)
 			name := fmt.Sprintf("scale_%d_%d", n, i)
-			if _, err := admin.Exec(b.Context(), "CREATE DATABASE "+name); err != nil {
-				b.Fatal(err)
-			}
+			must.Get(admin.Exec(b.Context(), "CREATE DATABASE "+name))(b)
 			admin.Close()
-			config, err := pgxpool.ParseConfig(server.URL())
-			if err != nil {
-				b.Fatal(err)
-			}
+			config := must.Get(pgxpool.ParseConfig(server.URL()))(b)
 			config.ConnConfig.Database, config.MaxConns = name, 8
-			address, err := url.Parse(server.URL())
-			if err != nil {
-				b.Fatal(err)
-			}
+			address := must.Get(url.Parse(server.URL()))(b)
 			address.Path = "/" + name
-			if err := migrations.Up(b.Context(), address.String()); err != nil {
-				b.Fatal(err)
-			}
-			pool, err := pgxpool.NewWithConfig(b.Context(), config)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must.Do(b, migrations.Up(b.Context(), address.String()))
+			pool := must.Get(pgxpool.NewWithConfig(b.Context(), config))(b)
 			defer pool.Close()
 			pools = append(pools, pool)
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -43,9 +44,7 @@ func TestI9_ATicketCountsThoughItsSessionIsMarkedMeanwhile(t *testing.T) {
 					first.PgConn().PID()) > 0
 			})
 			marker.exec(t, `COMMIT`)
-			if err := <-queued; err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, <-queued)
 			second.queue(t, "x", uuid.New())
 			holder.mustEnd(t, held)
 			got := one[string](t, holder, `SELECT grant_id::text FROM pglock.locks WHERE name = 'x'`)
@@ -59,8 +58,7 @@ func TestI9_ATicketCountsThoughItsSessionIsMarkedMeanwhile(t *testing.T) {
 // A lock whose row somebody keeps locked is in the way of those alone who want that lock: the requests for it keep
 // their client's session from nobody while they wait.
 func TestI9_AStuckLockLetsTheTicketsForOthersCount(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	holder, client, hang := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	holder.mustAcquire(t, "x", time.Minute)
 	hang.exec(t, `BEGIN`)
@@ -90,8 +88,7 @@ func TestI9_AStuckLockLetsTheTicketsForOthersCount(t *testing.T) {
 
 // A look does not leave a session to die because somebody has locked its row: what that one notes may be undone.
 func TestI9_ALookWaitsForWhoeverHasLockedItsDyingSession(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	client, other, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	for left, waits := range map[string]bool{"6 s": false, "4 s": true} { // of 10 s
 		other.exec(t, `DELETE FROM pglock.sessions`)
@@ -112,9 +109,7 @@ func TestI9_ALookWaitsForWhoeverHasLockedItsDyingSession(t *testing.T) {
 			t.Errorf("a session that lives for %s more: the look waits: %v", left, waited)
 		}
 		other.exec(t, `ROLLBACK`)
-		if err := <-looked; err != nil {
-			t.Error(err)
-		}
+		must.Note(t, <-looked)
 		if lives := one[bool](t, look, `SELECT alive_until > now() + interval '8 s' FROM pglock.sessions`); lives != waits {
 			t.Errorf("a session that lived for %s more: noted: %v", left, lives)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -52,8 +53,7 @@ func (m *many) waitersOf(t *testing.T, name string, requests []protocol.Request)
 
 // I9, I12: requests that queue together for one lock get the answers and the places that each gets alone.
 func TestI9_I12_RequestsThatQueueTogetherGetWhatEachGetsAlone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	other, m, alone := newPeer(t, db.URL()), newMany(t, db.URL()), newMany(t, db.URL())
 	for how, hold := range map[string]func(name string){
 		"held":    func(name string) { other.mustAcquire(t, name, time.Hour) },
@@ -70,16 +70,10 @@ func TestI9_I12_RequestsThatQueueTogetherGetWhatEachGetsAlone(t *testing.T) {
 			hold("together " + how)
 			hold("alone " + how)
 			together, each := m.mixture("together "+how), alone.mixture("alone "+how)
-			answers, err := m.acquire(t, together)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answers := must.Get(m.acquire(t, together))(t)
 			var last int64
 			for n := range each {
-				wants, err := alone.acquire(t, each[n:n+1])
-				if err != nil {
-					t.Fatal(err)
-				}
+				wants := must.Get(alone.acquire(t, each[n:n+1]))(t)
 				got, want := answers[n], wants[0]
 				if got.Granted != want.Granted || (got.Ticket == 0) != (want.Ticket == 0) || got.Place != want.Place ||
 					got.First != want.First || got.Holder != want.Holder || got.Slot != want.Slot ||
@@ -107,15 +101,12 @@ func TestI9_I12_RequestsThatQueueTogetherGetWhatEachGetsAlone(t *testing.T) {
 
 // I11: one request that is refused refuses all that queue with it, wherever it stands.
 func TestI11_ARequestThatIsRefusedRefusesThoseThatQueueWithIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	other, m := newPeer(t, db.URL()), newMany(t, db.URL())
 	other.mustAcquire(t, "x", time.Hour)
 	other.mustAcquire(t, "elsewhere", time.Hour)
 	used, spent := m.request("elsewhere", true), m.request("x", true)
-	if _, err := m.acquire(t, []protocol.Request{used}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(m.acquire(t, []protocol.Request{used}))(t)
 	m.exec(t, `SELECT pglock.give_up($1::text::uuid, '{x}', ARRAY[$2::text::uuid], true)`, m.key.String(),
 		spent.GrantID.String())
 	owner := uuid.New()

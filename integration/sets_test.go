@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -76,10 +77,7 @@ func (m *many) ready(t *testing.T, word string, n int) (names []string) {
 		names = append(names, fmt.Sprintf("%s%04d", word, i))
 		requests[i] = m.request(names[i], false)
 	}
-	answers, err := m.acquire(t, requests)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answers := must.Get(m.acquire(t, requests))(t)
 	claims := make([]protocol.Claim, n)
 	for i, a := range answers {
 		claims[i] = claimOf(requests[i], a)
@@ -91,8 +89,7 @@ func (m *many) ready(t *testing.T, word string, n int) (names []string) {
 // I1, I2: statements for many, with the same names in other sets, give each lock to one at a time, with rising tokens.
 // They neither fail nor leave a request without an answer.
 func TestI1_I2_StatementsForManyThatCrossGrantEachLockOnce(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	names := newMany(t, db.URL()).ready(t, "n", 12)
 	var mu sync.Mutex
 	held, last, grants := map[string]bool{}, map[string]int64{}, 0
@@ -142,8 +139,7 @@ func TestI1_I2_StatementsForManyThatCrossGrantEachLockOnce(t *testing.T) {
 // A row that somebody changes while a statement for many is under way costs that statement nothing: each request has
 // its answer, what is free is granted, and what is held is released.
 func TestAStatementForManyWhoseLocksChangeAnswersEachRequest(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	m := newMany(t, db.URL())
 	names := m.ready(t, "n", 150)
 	last := names[len(names)-1] // it is reached long after the statement has begun
@@ -213,8 +209,7 @@ func TestAStatementForManyWhoseLocksChangeAnswersEachRequest(t *testing.T) {
 // I8: whoever has queued before the statement for many ends the lease is served by it, also if that statement began
 // before.
 func TestI8_AStatementThatEndsManySeesWhoeverHasQueued(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	m, waiter, look := newMany(t, db.URL()), newMany(t, db.URL()), newPeer(t, db.URL())
 	names := m.ready(t, "n", 200)
 	last := names[len(names)-1]
@@ -269,8 +264,7 @@ func TestI8_AStatementThatEndsManySeesWhoeverHasQueued(t *testing.T) {
 
 // What cannot be granted at once goes first: whoever waits has locked no name that comes after the one it waits for.
 func TestAStatementForManyThatWaitsHasLockedNothingElse(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	m, gate, look := newMany(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	names := m.ready(t, "n", 3)
 	patientCalls(t, look)
@@ -293,9 +287,7 @@ func TestAStatementForManyThatWaitsHasLockedNothingElse(t *testing.T) {
 		}
 	}
 	gate.exec(t, "ROLLBACK")
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	must.Note(t, <-done)
 	if a := answers; !a[0].Granted || a[1].Granted || a[1].Holder != "" || !a[2].Granted {
 		t.Errorf("answers %+v: want the first and the last one granted, and the other free", a)
 	}
@@ -313,10 +305,7 @@ func TestI25_AStatementForManyDoesNotWaitForWhatItHasPassed(t *testing.T) {
 		},
 		"release": func(t *testing.T, m *many, names []string) func() error {
 			requests := []protocol.Request{m.request(names[0], false), m.request(names[1], false)}
-			answers, err := m.acquire(t, requests)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answers := must.Get(m.acquire(t, requests))(t)
 			claims := []protocol.Claim{claimOf(requests[0], answers[0]), claimOf(requests[1], answers[1])}
 			return func() error {
 				return m.Run(t.Context(), m.Conn, m.ReleaseAll(claims, make([]protocol.Ending, 2)))
@@ -324,8 +313,7 @@ func TestI25_AStatementForManyDoesNotWaitForWhatItHasPassed(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			m, first, last, look := newMany(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t,
 				db.URL())
 			names := m.ready(t, "n", 2)
@@ -356,8 +344,7 @@ func TestI25_AStatementForManyDoesNotWaitForWhatItHasPassed(t *testing.T) {
 // Places are counted up to 100. A statement that has told one so far back does not count for the next one of the same
 // lock, but for a request that had its place before, and for another lock.
 func TestAStatementForManyTellsEachItsPlace(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	holder, m := newPeer(t, db.URL()), newMany(t, db.URL())
 	holder.mustAcquire(t, "a", time.Hour)
 	holder.mustAcquire(t, "b", time.Hour)
@@ -368,10 +355,7 @@ func TestAStatementForManyTellsEachItsPlace(t *testing.T) {
 	}
 	check := func() {
 		t.Helper()
-		answers, err := m.acquire(t, requests)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answers := must.Get(m.acquire(t, requests))(t)
 		for i, a := range answers {
 			if a.Place != want[i] || a.Ticket == 0 {
 				t.Errorf("request %d, for %q: ticket %d in place %d, want %d", i, requests[i].Name, a.Ticket, a.Place,

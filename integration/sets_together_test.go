@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -14,8 +15,7 @@ import (
 // Requests for one lock that only queue are queued in one statement. Each is answered as it would be alone, whatever
 // is among them.
 func TestRequestsForOneLockQueueTogetherAsTheyWouldAlone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, m := newPeer(t, db.URL()), newMany(t, db.URL())
 	type answered struct {
 		answers []protocol.Answer
@@ -108,26 +108,20 @@ func TestRequestsForOneLockQueueTogetherAsTheyWouldAlone(t *testing.T) {
 
 // Many that join behind a lease which has just been released have no ticket, as nobody would serve it. They ask again.
 func TestI8_ManyThatFindTheLockFreeAsTheyJoinAskAgain(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, m, ender := newPeer(t, db.URL()), newMany(t, db.URL()), newPeer(t, db.URL())
 	patientCalls(t, look)
 	g := look.mustAcquire(t, "a", time.Hour)
 	ender.exec(t, `BEGIN`)
-	if _, err := ender.release(t.Context(), g); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(ender.release(t.Context(), g))(t)
 	requests := []protocol.Request{m.request("a", true), m.request("a", true)}
 	answers := make([]protocol.Answer, len(requests))
-	done := make(chan error, 1)
-	go func() { done <- m.Run(t.Context(), m.Conn, m.Acquire(requests, answers)) }()
+	done := must.Go(func() error { return m.Run(t.Context(), m.Conn, m.Acquire(requests, answers)) })
 	pgtest.Eventually(t, "the statement to wait for the head", func() bool {
 		return one[bool](t, look, `SELECT cardinality(pg_blocking_pids($1)) > 0`, m.PgConn().PID())
 	})
 	ender.exec(t, `COMMIT`)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-done)
 	for i, a := range answers {
 		if a.Granted || a.Ticket > 0 || a.Remaining > 0 {
 			t.Errorf("I8: request %d is not told to ask again at once: %+v", i, a)
@@ -138,8 +132,7 @@ func TestI8_ManyThatFindTheLockFreeAsTheyJoinAskAgain(t *testing.T) {
 // Whoever has joined a lock's head takes it no more: what it ended then would be no change of the key for a COMMIT that
 // follows the row's versions.
 func TestI4_OfManyForOneLockNoneTakesTheHeadThatAnotherHasJoined(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, m, stop := newPeer(t, db.URL()), newMany(t, db.URL()), newPeer(t, db.URL())
 	look.exec(t, `SET search_path = pglock, pg_temp`)
 	look.change(t, "acquire_each", "locked := locked", "PERFORM pg_advisory_lock_shared(42); locked := locked")
@@ -148,16 +141,13 @@ func TestI4_OfManyForOneLockNoneTakesTheHeadThatAnotherHasJoined(t *testing.T) {
 	requests := []protocol.Request{m.request("a", true), m.request("a", false), m.request("a", true)}
 	requests[0].Mode = "shared"
 	answers := make([]protocol.Answer, len(requests))
-	done := make(chan error, 1)
-	go func() { done <- m.Run(t.Context(), m.Conn, m.Acquire(requests, answers)) }()
+	done := must.Go(func() error { return m.Run(t.Context(), m.Conn, m.Acquire(requests, answers)) })
 	pgtest.Eventually(t, "the first to have joined", func() bool {
 		return one[bool](t, look, `SELECT cardinality(pg_blocking_pids($1)) > 0`, m.PgConn().PID())
 	})
 	look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = 'a'`)
 	stop.exec(t, `SELECT pg_advisory_unlock(42)`)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-done)
 	for i, a := range answers {
 		if a.Granted || len(a.Handed.Hints) > 0 || requests[i].Wait != (a.Ticket > 0) {
 			t.Errorf("I4: request %d: %+v", i, a)
@@ -167,8 +157,7 @@ func TestI4_OfManyForOneLockNoneTakesTheHeadThatAnotherHasJoined(t *testing.T) {
 
 // A statement for many that has joined one lock's head does not wait long for whoever knocks at another's.
 func TestI8_AStatementForManyGivesWayForAMomentOnly(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, m, knocking := newPeer(t, db.URL()), newMany(t, db.URL()), newPeer(t, db.URL())
 	for _, name := range []string{"a", "b"} {
 		look.mustAcquire(t, name, time.Hour)
@@ -192,8 +181,7 @@ func TestI8_AStatementForManyGivesWayForAMomentOnly(t *testing.T) {
 
 // A grant that a statement for many repeats, and so renews, keeps it from nothing that had run out before.
 func TestAStatementForManyThatRepeatsAGrantTakesOverWhatHasRunOut(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, m := newPeer(t, db.URL()), newMany(t, db.URL())
 	again := m.request("a", false)
 	if a, err := m.acquire(t, []protocol.Request{again}); err != nil || !a[0].Granted {
@@ -202,10 +190,7 @@ func TestAStatementForManyThatRepeatsAGrantTakesOverWhatHasRunOut(t *testing.T) 
 	again.Retry = true
 	look.mustAcquire(t, "b", time.Hour)
 	look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 s' WHERE name = 'b'`)
-	answers, err := m.acquire(t, []protocol.Request{again, m.request("b", false)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	answers := must.Get(m.acquire(t, []protocol.Request{again, m.request("b", false)}))(t)
 	for i, a := range answers {
 		if !a.Granted {
 			t.Errorf("request %d is refused: %+v", i, a)
@@ -226,21 +211,17 @@ func TestWhoeverEndsThousandsOfLeasesFillsNoLockTable(t *testing.T) {
 			'1 h', p_mode => $2) a)`, look.key, mode)
 	}
 	acquire("shared")
-	if n := one[int](t, look, `SELECT count(*) FROM (SELECT array_agg(name) AS names, array_agg(token) AS tokens,
+	wantCount(t, look, 2000, "%d leases were released",
+		`SELECT count(*) FROM (SELECT array_agg(name) AS names, array_agg(token) AS tokens,
 		array_agg(grant_id) AS ids, array_agg(NULL::int) AS slots FROM held) h,
-		pglock.release_leases(h.names, h.tokens, h.ids, h.slots) r WHERE r.released`); n != 2000 {
-		t.Errorf("%d leases were released", n)
-	}
+		pglock.release_leases(h.names, h.tokens, h.ids, h.slots) r WHERE r.released`)
 	look.exec(t, `UPDATE held SET grant_id = gen_random_uuid()`)
 	acquire("shared")
-	if n := one[int](t, look, `SELECT count(*) FROM pglock.break_session($1, 'test', 'test',
-		p_limit => 10000)`, look.session()); n != 2000 {
-		t.Errorf("%d leases were broken", n)
-	}
+	wantCount(t, look, 2000, "%d leases were broken", `SELECT count(*) FROM pglock.break_session($1, 'test', 'test',
+		p_limit => 10000)`, look.session())
 	look.exec(t, `UPDATE held SET grant_id = gen_random_uuid()`)
 	acquire("exclusive")
-	if n := one[int](t, look, `SELECT count(*) FROM (SELECT array_agg(name) AS names, array_agg(grant_id) AS ids
-		FROM held) h, pglock.give_up($1, h.names, h.ids, true) g WHERE g.ended`, look.key); n != 2000 {
-		t.Errorf("%d leases were given up", n)
-	}
+	wantCount(t, look, 2000, "%d leases were given up",
+		`SELECT count(*) FROM (SELECT array_agg(name) AS names, array_agg(grant_id) AS ids
+		FROM held) h, pglock.give_up($1, h.names, h.ids, true) g WHERE g.ended`, look.key)
 }

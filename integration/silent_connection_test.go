@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -46,14 +47,8 @@ func TestI8_AConnectionThatDiesInSilenceCostsALook(t *testing.T) {
 func grantedAfterSilence(t *testing.T, holdsPool bool) time.Duration {
 	db := pgtest.Database(t)
 	way := newLine(t, db.URL())
-	u, err := url.Parse(way.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	port, err := strconv.Atoi(u.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(way.url))(t)
+	port := must.Get(strconv.Atoi(u.Port()))(t)
 	var through atomic.Bool // new connections go through the line
 	pool := db.Pool(t, func(c *pgxpool.Config) {
 		c.MaxConns = 1
@@ -65,16 +60,11 @@ func grantedAfterSilence(t *testing.T, holdsPool bool) time.Duration {
 			return nil
 		}
 	})
-	if err := pool.Ping(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, pool.Ping(t.Context()))
 	through.Store(true)
 	look := newPeer(t, db.URL())
 	holder, c := newClient(t, db.Pool(t)), newClient(t, pool, pglock.WithSessionTTL(time.Minute))
-	held, err := holder.Acquire(t.Context(), "x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := must.Get(holder.Acquire(t.Context(), "x"))(t)
 	got := make(chan *pglock.Lease, 1)
 	pgtest.Group(t).Go(func() {
 		lease, err := c.Acquire(t.Context(), "x", pglock.WithTTL(15*time.Second))
@@ -88,30 +78,21 @@ func grantedAfterSilence(t *testing.T, holdsPool bool) time.Duration {
 		return one[bool](t, look,
 			`SELECT EXISTS (SELECT FROM pglock.sessions s JOIN pglock.waiters q USING (session_id) WHERE s.pid IS NOT NULL)`)
 	})
-	behind, err := pglock.New(t.Context(), db.Pool(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	behind := must.Get(pglock.New(t.Context(), db.Pool(t)))(t)
 	defer behind.Close(context.WithoutCancel(t.Context()))
-	next := make(chan error, 1)
-	go func() {
-		next <- behind.Do(t.Context(), "x", func(context.Context, *pglock.Lease) error { return nil })
-	}()
+	next := must.Go(func() error {
+		return behind.Do(t.Context(), "x", func(context.Context, *pglock.Lease) error { return nil })
+	})
 	awaitQueue(t, look, "x", 2)
 	if holdsPool {
-		conn, err := pool.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(pool.Acquire(t.Context()))(t)
 		defer conn.Release()
 	}
 	way.silence(t, "upstream")
 	way.silence(t, "downstream")
 	through.Store(false)
 	token, began := held.Token(), time.Now()
-	if err := held.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, held.Release(t.Context()))
 	var lease *pglock.Lease
 	select {
 	case lease = <-got:
@@ -124,34 +105,23 @@ func grantedAfterSilence(t *testing.T, holdsPool bool) time.Duration {
 	if lease.Token() != token+1 {
 		t.Errorf("token %d after %d: somebody else was before it", lease.Token(), token)
 	}
-	if err := lease.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if err := <-next; err != nil {
-		t.Error(err)
-	}
+	must.Note(t, lease.Release(t.Context()))
+	must.Note(t, <-next)
 	return took
 }
 
 // A write whose connection brings nothing any more, while the lease is renewed over another, ends with its time limit,
 // and without one when the lease that it began with would have ended. Nobody need give it a context with a deadline.
 func TestAWriteOverASilentConnectionEndsWithItsTimeLimit(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
-	lease, err := newClient(t, db.Pool(t)).Acquire(t.Context(), "x", pglock.WithTTL(5*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := pgtest.Parallel(t)
+	lease := must.Get(newClient(t, db.Pool(t)).Acquire(t.Context(), "x", pglock.WithTTL(5*time.Second)))(t)
 	for name, opts := range map[string][]fencedstore.Option{
 		"with a time limit": {fencedstore.WithTimeLimit(time.Second)}, "without": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			way := newLine(t, db.URL())
-			config, err := pgxpool.ParseConfig(way.url)
-			if err != nil {
-				t.Fatal(err)
-			}
+			config := must.Get(pgxpool.ParseConfig(way.url))(t)
 			config.MaxConns = 1
 			pool, err := pgxpool.NewWithConfig(t.Context(), config)
 			if err != nil {
@@ -160,9 +130,7 @@ func TestAWriteOverASilentConnectionEndsWithItsTimeLimit(t *testing.T) {
 			t.Cleanup(pool.Close)
 			store := fencedstore.New(pool)
 			nothing := func(context.Context, pgx.Tx) error { return nil }
-			if err := store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true}, nothing); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true}, nothing))
 			way.silence(t, "upstream")
 			began := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -185,32 +153,23 @@ func TestAWriteIsNotLateForWhatItHasWaited(t *testing.T) {
 	nothing := func(context.Context, pgx.Tx) error { return nil }
 	hold := func(t *testing.T, db *pgtest.DB, opts ...pglock.AcquireOption) *pglock.Lease {
 		t.Helper()
-		lease, err := newClient(t, db.Pool(t)).Acquire(t.Context(), "x", append(opts, pglock.WithTTL(ttl))...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(newClient(t, db.Pool(t)).Acquire(t.Context(), "x", append(opts, pglock.WithTTL(ttl))...))(t)
 		return lease
 	}
 	t.Run("at its fence", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Database(t)
+		db := pgtest.Parallel(t)
 		lease := hold(t, db, pglock.WithGrace(20*time.Second))
 		store, other := fencedstore.New(db.Pool(t)), newPeer(t, db.URL())
-		if err := store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true}, nothing); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true}, nothing))
 		other.exec(t, `BEGIN; SELECT FROM pglock.fences WHERE resource = 'x' FOR UPDATE`)
 		done := make(chan error, 1)
 		go func() { done <- store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true}, nothing) }()
 		time.Sleep(waited)
 		other.exec(t, `ROLLBACK`)
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		must.Note(t, <-done)
 	})
 	t.Run("for a connection", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Database(t)
+		db := pgtest.Parallel(t)
 		lease := hold(t, db)
 		pool := db.Pool(t, func(c *pgxpool.Config) {
 			c.PrepareConn = func(ctx context.Context, _ *pgx.Conn) (bool, error) { // the write's wait

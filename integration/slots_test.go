@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -46,8 +47,7 @@ var keepsWaiting = map[string][]string{
 // them waits for it, though the renewal of an exclusive lease has the head locked; but whoever is the first to name a
 // limit does.
 func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	patientTransactions(t, newPeer(t, db.URL()))
 	holder, look, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	for held, modes := range keepsWaiting {
@@ -62,10 +62,7 @@ func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
 					look.exec(t,
 						`UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '200 ms' WHERE name = $1 AND grant_id = $2`, g.name, g.id.String())
 					holder.exec(t, `BEGIN`)
-					outcome, err := holder.renew(t.Context(), g, patience)
-					if err != nil {
-						t.Fatal(err)
-					}
+					outcome := must.Get(holder.renew(t.Context(), g, patience))(t)
 					if renewed = outcome == "renewed"; !renewed {
 						holder.exec(t, `ROLLBACK`)
 					}
@@ -93,11 +90,9 @@ func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
 					`SELECT EXISTS (SELECT FROM pglock.check_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[NULL::int]) WHERE reason IS NULL)`, g.name, g.token, g.id.String()) {
 					t.Error("I1: the renewed lease is lost")
 				}
-				if n := one[int](t, look,
+				wantCount(t, look, 1, "I1: %d leases at once",
 					`SELECT count(*) FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp()`,
-					g.name); n != 1 {
-					t.Errorf("I1: %d leases at once", n)
-				}
+					g.name)
 			})
 		}
 	}
@@ -119,9 +114,7 @@ func TestI4_NoGrantOverAPreparedTransactionInAnyMode(t *testing.T) {
 				t.Run(fmt.Sprintf("%s and %s/%s", held, mode, level), func(t *testing.T) {
 					g := holder.mustAsk(t, t.Name(), held)
 					holder.exec(t, `BEGIN ISOLATION LEVEL `+string(level))
-					if err := holder.fence(t.Context(), g, g.name); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, holder.fence(t.Context(), g, g.name))
 					holder.exec(t, `INSERT INTO ledger VALUES ($1)`, g.token)
 					holder.exec(t, `PREPARE TRANSACTION 'p'`)
 					look.exec(t,
@@ -148,8 +141,7 @@ func TestI4_NoGrantOverAPreparedTransactionInAnyMode(t *testing.T) {
 
 // A semaphore is never held by more than its limit, whichever slots there are already and however they came to be free.
 func TestI1_ASemaphoreIsNeverHeldByMoreThanItsLimit(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	for before := range 4 { // readers have used so many slots
 		for limit := 1; limit <= 3; limit++ {
@@ -186,8 +178,7 @@ func TestI1_ASemaphoreIsNeverHeldByMoreThanItsLimit(t *testing.T) {
 // Two limits are never in use at once: whoever names another while the first is being granted or queued for waits for
 // that, and is refused.
 func TestI1_TwoLimitsAreNeverInUseAtOnce(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	a, b, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	patientWaits(t, look)
 	for _, before := range []string{"new", "known", "held", "held by a writer"} {
@@ -203,9 +194,7 @@ func TestI1_TwoLimitsAreNeverInUseAtOnce(t *testing.T) {
 					look.mustAsk(t, t.Name(), "exclusive")
 				}
 				a.exec(t, `BEGIN`)
-				if _, err := a.ask(t, t.Name(), limits[0], true); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(a.ask(t, t.Name(), limits[0], true))(t)
 				answered := make(chan error, 1)
 				pgtest.Group(t).Go(func() {
 					_, err := b.ask(t, t.Name(), limits[1], true)
@@ -232,8 +221,7 @@ func TestI1_TwoLimitsAreNeverInUseAtOnce(t *testing.T) {
 // the limit that the head has noted. The later of their tickets is not granted beside the other's lease, and whoever
 // asks again for it is told of the limit.
 func TestI1_TwoLimitsThatWereQueuedForAtOnceAreNotGrantedTogether(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, a, b := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	patientWaits(t, look)
 	for _, limits := range [][2]string{{"limit 1", "limit 10"}, {"limit 10", "limit 1"}} {
@@ -274,8 +262,7 @@ func TestI1_TwoLimitsThatWereQueuedForAtOnceAreNotGrantedTogether(t *testing.T) 
 
 // A lock that a writer has left is shared by those who ask to share it.
 func TestWhatAWriterHasLeftIsShared(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	for _, mode := range []string{"shared", "limit 2"} {
 		freed(t, p, mode)
@@ -289,8 +276,7 @@ func TestWhatAWriterHasLeftIsShared(t *testing.T) {
 
 // A try that is refused for those who queue keeps nobody waiting.
 func TestI13_TryThatTheQueueRefusesLocksNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	patientWaits(t, newPeer(t, db.URL()))
 	p, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	for _, mode := range []string{"shared", "limit 2"} {
@@ -307,8 +293,7 @@ func TestI13_TryThatTheQueueRefusesLocksNothing(t *testing.T) {
 
 // A slot that is over, but locked by somebody who looks at it, is not made up for by one above the limit.
 func TestNoSlotIsAboveItsLimit(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	for _, before := range []string{"shared", "limit 3"} {
 		for range 3 {
@@ -334,8 +319,7 @@ func TestNoSlotIsAboveItsLimit(t *testing.T) {
 // A slot whose row somebody has locked, such as a COMMIT that comes too late, holds nobody up: the next slot is
 // granted.
 func TestI13_ASlotWhoseRowIsLockedIsPassedOver(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	first := p.place(t, "x")
 	if released, err := p.release(t.Context(), first); err != nil || !released {
@@ -352,8 +336,7 @@ func TestI13_ASlotWhoseRowIsLockedIsPassedOver(t *testing.T) {
 
 // A lock that once had many readers keeps their slots. Whoever is granted one locks no other.
 func TestAReaderLocksOneSlot(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for range 5 {
 		p.mustAsk(t, "x", "shared")
@@ -362,9 +345,7 @@ func TestAReaderLocksOneSlot(t *testing.T) {
 	p.exec(t, `BEGIN`)
 	p.mustAsk(t, "x", "shared")
 	p.liftLimits(t)
-	if n := one[int](t, look, `SELECT count(*) FROM (
-			SELECT FROM pglock.locks WHERE slot > 0 FOR UPDATE SKIP LOCKED) free`); n != 4 {
-		t.Errorf("%d of 5 slots are not locked, want 4", n)
-	}
+	wantCount(t, look, 4, "%d of 5 slots are not locked, want 4", `SELECT count(*) FROM (
+			SELECT FROM pglock.locks WHERE slot > 0 FOR UPDATE SKIP LOCKED) free`)
 	p.exec(t, `ROLLBACK`)
 }

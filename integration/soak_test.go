@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -225,13 +226,10 @@ func TestSoak_HundredsWaitWhileProcessesAndConnectionsDie(t *testing.T) {
 		t.Errorf("%d of %d workers came to their end", n, workers)
 	}
 
-	if n := one[int](t, look,
-		`SELECT count(*) FROM pglock.waiters JOIN pglock.sessions USING (session_id) WHERE alive_until > clock_timestamp()`); n != 0 {
-		t.Errorf("%d tickets were left in the queues", n)
-	}
-	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != 0 {
-		t.Errorf("%d locks were left held", n)
-	}
+	wantCount(t, look, 0, "%d tickets were left in the queues",
+		`SELECT count(*) FROM pglock.waiters JOIN pglock.sessions USING (session_id) WHERE alive_until > clock_timestamp()`)
+	wantCount(t, look, 0, "%d locks were left held",
+		`SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`)
 	unknown := 0
 	for _, token := range expiredGrants(t, look) {
 		if token > calmToken && !lost[token] {
@@ -256,8 +254,7 @@ func TestSoak_HundredsWaitWhileProcessesAndConnectionsDie(t *testing.T) {
 // Whoever asks while everybody in the queue is dead is granted at once. A session that comes alive again after that
 // asks anew, and the log tells it from one that was overtaken while it was alive.
 func TestSoak_TheLogKnowsWhoWasDead(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, holder, waiter := newPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	logGrants(t, look)
 	logTickets(t, look)
@@ -348,10 +345,7 @@ func expiredGrants(t *testing.T, p *peer) []int64 {
 		SELECT token FROM pglock.events WHERE kind = 'takeover'
 		UNION ALL
 		SELECT token FROM pglock.locks WHERE expires_at > '-infinity' AND expires_at <= clock_timestamp()`)
-	tokens, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		t.Fatal(err)
-	}
+	tokens := must.Get(pgx.CollectRows(rows, pgx.RowTo[int64]))(t)
 	return tokens
 }
 
@@ -399,10 +393,7 @@ func checkQueue(t *testing.T, p *peer) (seen tally) {
 				nullif(new_expires, '-infinity'), ended_at, dead
 			FROM public.grant_log) l
 		ORDER BY CASE WHEN ticket > 0 AND NOT queued THEN least(n, min(n) FILTER (WHERE ticket IS NULL) OVER (PARTITION BY name, xact)) ELSE n END, ticket IS NULL, n`)
-	log, err := pgx.CollectRows(rows, pgx.RowToStructByName[logged])
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must.Get(pgx.CollectRows(rows, pgx.RowToStructByName[logged]))(t)
 	complaints := 0
 	complain := func(format string, args ...any) {
 		if complaints++; complaints <= 20 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -31,10 +32,7 @@ func TestI23_AStandbyThatLagsTakesNoLeaseForLost(t *testing.T) {
 	g := look.mustAcquire(t, "x", time.Hour)
 	look.exec(t, `INSERT INTO pglock.done_keys (key, lock_name, token, done_at, keep_until)
 		VALUES ('done', 'x', 1, clock_timestamp() - interval '1 h', clock_timestamp() - interval '1 min')`)
-	lease, err := newClient(t, newPool(t, primary.url)).TryAcquire(t.Context(), "y", pglock.WithTTL(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must.Get(newClient(t, newPool(t, primary.url)).TryAcquire(t.Context(), "y", pglock.WithTTL(time.Hour)))(t)
 
 	for _, tc := range []struct {
 		call string

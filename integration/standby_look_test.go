@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -206,10 +207,7 @@ func standbyLooks(t *testing.T, there, here commandOf, session string) {
 		t.Errorf("on a standby the life of a holder that gave a sign is %+v", lives)
 	}
 	methodsLook(t, here)
-	someone, err := url.Parse(here.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	someone := must.Get(url.Parse(here.url))(t)
 	someone.User = url.UserPassword("oncall", "x")
 	least := commandOf{t, here.program, someone.String()}
 	least.wants([]string{"why", "gone"}, heading, "you need the role pglock_admin", "-", "cannot be known")

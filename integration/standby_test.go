@@ -23,6 +23,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
@@ -50,13 +51,8 @@ func newPrimary(t *testing.T) *node {
 func newStandby(t *testing.T, primary *node) *node {
 	t.Helper()
 	server := pgtest.Dedicated(t, nil)
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	owner, err := pgprograms.Account()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, server.Kill())
+	owner := must.Get(pgprograms.Account())(t)
 	data := dataFolder{t, server.DataDir(), owner}
 	data.clear()
 	look := newPeer(t, primary.url)
@@ -71,9 +67,7 @@ func newStandby(t *testing.T, primary *node) *node {
 	data.write("standby.signal", "")
 	data.write("postgresql.auto.conf", fmt.Sprintf("primary_conninfo = 'host=%s port=%d user=%s password=%s "+
 		"sslmode=disable'\nwal_retrieve_retry_interval = '100ms'\n", to.Host, to.Port, to.User, to.Password))
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, server.Restart(t.Context()))
 	standby := &node{server, strings.Replace(primary.url, address(t, primary.url), address(t, server.URL()), 1)}
 	standby.catchUp(t, look)
 	return standby
@@ -121,10 +115,7 @@ func either(t *testing.T, a, b *node) string {
 
 func address(t *testing.T, url string) string {
 	t.Helper()
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig(url))(t)
 	return net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
 }
 
@@ -145,17 +136,12 @@ var transient = struct{ folders, files []string }{
 
 func (d dataFolder) clear() {
 	d.t.Helper()
-	entries, err := os.ReadDir(d.path)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(d.path))(d.t)
 	for _, e := range entries {
 		if e.Name() == "postmaster.pid" {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(d.path, e.Name())); err != nil {
-			d.t.Fatal(err)
-		}
+		must.Do(d.t, os.RemoveAll(filepath.Join(d.path, e.Name())))
 	}
 }
 
@@ -163,7 +149,7 @@ func (d dataFolder) clear() {
 // meanwhile is not missed: its end is in the WAL.
 func (d dataFolder) copyFrom(source string) {
 	d.t.Helper()
-	err := filepath.WalkDir(source, func(path string, e fs.DirEntry, err error) error {
+	must.Do(d.t, filepath.WalkDir(source, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -186,10 +172,7 @@ func (d dataFolder) copyFrom(source string) {
 			return nil
 		}
 		return errors.Join(err, os.WriteFile(to, content, 0o600), d.owner.Own(to))
-	})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	}))
 }
 
 // write adds to a file, or makes it; of two lines for one setting the last counts.
@@ -201,9 +184,7 @@ func (d dataFolder) write(name, content string) {
 		d.t.Fatal(err)
 	}
 	_, err = f.WriteString(content)
-	if err := errors.Join(err, f.Close(), d.owner.Own(path)); err != nil {
-		d.t.Fatal(err)
-	}
+	must.Do(d.t, errors.Join(err, f.Close(), d.owner.Own(path)))
 }
 
 // restore dumps the database of one server and restores it into another, with PostgreSQL's own programs.
@@ -259,23 +240,15 @@ func TestI7_HolderOfALostGrantIsToldByItsNextHeartbeat(t *testing.T) {
 	look := newPeer(t, primary.url)
 	hosts := either(t, primary, standby)
 	c := newClient(t, newPool(t, hosts), pglock.WithDefaultTTL(15*time.Second))
-	kept, err := c.TryAcquire(t.Context(), "kept")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kept := must.Get(c.TryAcquire(t.Context(), "kept"))(t)
 	standby.catchUp(t, look)
 	standby.cutOff(t)
-	lost, err := c.TryAcquire(t.Context(), "lost")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lost := must.Get(c.TryAcquire(t.Context(), "lost"))(t)
 	granted, deadline := kept.Deadline(), lost.Deadline()
 	waiting := make(chan fetched, 1)
 	acquireInBackground(t.Context(), newClient(t, newPool(t, hosts)), 0, "kept", waiting)
 	awaitQueue(t, look, "kept", 1)
-	if err := primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, primary.Kill())
 	look = standby.promote(t)
 
 	select {
@@ -302,9 +275,7 @@ func TestI7_HolderOfALostGrantIsToldByItsNextHeartbeat(t *testing.T) {
 		t.Fatalf("I22: %v after token %d: %v", again, lost.Token(), err)
 	}
 	awaitQueue(t, look, "kept", 1) // it has queued again
-	if err := kept.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, kept.Release(t.Context()))
 	if f := await(t, waiting); f.err != nil || f.lease.Token() <= again.Token() {
 		t.Errorf("I22: the waiting call came back with %v, %v", f.lease, f.err)
 	}
@@ -344,9 +315,7 @@ func TestI17_FailoverToASynchronousStandbyLosesNoAnsweredGrant(t *testing.T) {
 	if len(unanswered) != 0 {
 		t.Fatalf("I17: a grant that no standby has was answered: %+v", <-unanswered)
 	}
-	if err := primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, primary.Kill())
 	look = standby.promote(t)
 	look.exec(t, `ALTER SYSTEM RESET synchronous_standby_names`)
 	look.exec(t, `SELECT pg_reload_conf()`)
@@ -438,16 +407,10 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 		t.Errorf("acquire on a standby answered %v", err)
 	}
 	standby.cutOff(t)
-	if err := primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, primary.Kill())
 	standby.promote(t)
-	if err := hooks.Of(lease).Renew(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if err := <-write(pool, lease); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, hooks.Of(lease).Renew(t.Context()))
+	must.Note(t, <-write(pool, lease))
 	if next, err := c.TryAcquire(t.Context(), "y"); err != nil || next.Token() <= lease.Token() {
 		t.Errorf("%v, %v", next, err)
 	}

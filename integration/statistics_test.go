@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -194,8 +195,7 @@ func readings(t *testing.T, look, p *peer) []reading {
 // a waiter of one lock is not in the way of other locks. Each is called often enough for a plan that is kept.
 func TestEveryFunctionReadsFewRowsBesideOneLongQueue(t *testing.T) {
 	pgtest.Long(t, "TestTheWorkGrowsWithWhatIsAskedFor")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	crowded(t, look, 5000)
 	for _, c := range readings(t, look, p) {
@@ -218,8 +218,7 @@ func (c reading) again(t *testing.T, p *peer, times int) {
 // A connection keeps its plans, and may have made them when nobody had used the tables yet, and the server knew it.
 // When they have filled up it reads no table whole for that.
 func TestPlansOfEmptyTablesSuitFullOnes(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, table := range []string{"locks", "sessions", "waiters", "spent_grants", "fences", "receipts", "done_keys",
 		"events"} {
@@ -248,8 +247,7 @@ func TestPlansOfEmptyTablesSuitFullOnes(t *testing.T) {
 // rows when there were none.
 func TestWhatReadsEverythingSuitsTablesThatWereEmpty(t *testing.T) {
 	pgtest.Long(t, "TestPlansOfEmptyTablesSuitFullOnes")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, table := range []string{"locks", "sessions", "waiters", "fences", "events"} {
 		look.exec(t, `ALTER TABLE pglock.`+table+` SET (autovacuum_enabled = off)`)
@@ -272,8 +270,7 @@ func TestWhatReadsEverythingSuitsTablesThatWereEmpty(t *testing.T) {
 // What is done for many costs what they are, not their square: leaving a long queue, a hand-over to many readers,
 // sessions that are extended, and a seal where the check inside COMMIT is used up.
 func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	crowded(t, look, 10_000)
 	held := look.mustAcquire(t, "x", time.Hour)
@@ -314,9 +311,7 @@ func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
 	}
 	g := p.mustAcquire(t, "sealed", time.Hour)
 	p.exec(t, `BEGIN`)
-	if err := p.fence(t.Context(), g, "sealed"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.fence(t.Context(), g, "sealed"))
 	const read = `SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0)::int FROM pg_stat_xact_user_tables WHERE schemaname = 'pglock'`
 	before := one[int](t, p, read)
 	p.exec(t, `SET CONSTRAINTS ALL IMMEDIATE; SELECT pglock.seal('{sealed}')`)
@@ -330,8 +325,7 @@ func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
 // something to the planner. The plan reads the row of each lease by its key when thousands are held, which nobody has
 // counted yet, and what is read of each that is lost does not grow with the tables either.
 func TestThePlanOfTheFirstRenewalSuitsThousands(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	look.exec(t, `ALTER TABLE pglock.locks SET (autovacuum_enabled = false)`)
 	look.exec(t, `ALTER TABLE pglock.events SET (autovacuum_enabled = false)`)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -37,8 +38,7 @@ func TestI4_AWriteDoesNotOutliveLeasesThatEndTogether(t *testing.T) {
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			owner, writer, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 			mode := map[bool]string{true: "shared", false: "exclusive"}[how == "release_leases"]
 			line, outer, inner, next := uuid.New(), uuid.New(), uuid.New(), uuid.New()
@@ -55,9 +55,7 @@ func TestI4_AWriteDoesNotOutliveLeasesThatEndTogether(t *testing.T) {
 				t.Fatalf("%+v, %+v", upper, lower)
 			}
 			writer.exec(t, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
-			if err := writer.fence(t.Context(), lower.grant, lower.name); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, writer.fence(t.Context(), lower.grant, lower.name))
 			writer.exec(t, `CREATE TABLE written AS SELECT 1 AS n`)
 			sql := `SELECT FROM pglock.break_session(pglock.session_of('` + owner.key.String() + `'), 'a test', 'test')`
 			if end != nil {
@@ -85,8 +83,7 @@ func TestI4_AWriteDoesNotOutliveLeasesThatEndTogether(t *testing.T) {
 // A statement for many has drawn a ticket below a subtree, and waits for another lock. A later request for the subtree
 // waits for it, though it has tried before, in vain, to be granted everything at once.
 func TestI1_ASubtreeWaitsForAStatementForManyThatHasDrawnATicket(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newly := func() *peer { return newPeer(t, db.URL()) }
 	look, joined, knocking, many, above := newly(), newly(), newly(), newly(), newly()
 	old := look.party("old", "shared", time.Minute).mustGet(t, "t/b") // so that its head has slots
@@ -96,13 +93,12 @@ func TestI1_ASubtreeWaitsForAStatementForManyThatHasDrawnATicket(t *testing.T) {
 	knocking.exec(t, `BEGIN; SET LOCAL search_path = pglock, pg_temp;
 		SELECT pg_advisory_xact_lock_shared(knock_key('tz'))`)
 	joined.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 't/b' AND slot = 0 FOR KEY SHARE`)
-	done := make(chan error, 1)
-	go func() {
+	done := must.Go(func() error {
 		_, err := many.Exec(t.Context(), `SELECT FROM pglock.acquire_leases('{tz,t/b}', ARRAY[gen_random_uuid(),
 			gen_random_uuid()], $1, '{m,m}', '{1 min,1 min}', '{NULL,NULL}', '{f,f}', '{exclusive,exclusive}', '{NULL,NULL}',
 			'{t,t}', '1 min', ARRAY[NULL, NULL]::uuid[], '{f,f}')`, many.key)
-		done <- err
-	}()
+		return err
+	})
 	pgtest.Eventually(t, "the statement for many to wait for whoever knocks", func() bool {
 		return len(done) > 0 || one[bool](t, look,
 			`SELECT coalesce(wait_event, '') = 'PgSleep' FROM pg_stat_activity WHERE pid = $1`, many.PgConn().PID())
@@ -114,9 +110,7 @@ func TestI1_ASubtreeWaitsForAStatementForManyThatHasDrawnATicket(t *testing.T) {
 		t.Errorf("I1: the subtree is granted over a ticket below it: %+v", a)
 	}
 	knocking.exec(t, `COMMIT`)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	must.Note(t, <-done)
 	if a := above.subtree(t, "t", id); a.granted {
 		t.Errorf("I1: the subtree is granted before whoever came earlier: %+v", a)
 	}
@@ -174,9 +168,7 @@ func endsAfterALeaseBelow(t *testing.T, end func(owner, look *peer, upper, lower
 	}
 	other.queue(t, "t", next)
 	writer.exec(t, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
-	if err := writer.fence(t.Context(), upper.grant, upper.name); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, writer.fence(t.Context(), upper.grant, upper.name))
 	writer.exec(t, `CREATE TABLE written AS SELECT 1 AS n`)
 	owner.mustRenew(t, upper.grant)
 	refused := strings.Contains(t.Name(), "refused")
@@ -203,15 +195,12 @@ func endsAfterALeaseBelow(t *testing.T, end func(owner, look *peer, upper, lower
 // A sweep marks the head of a lock that was a subtree's once. The lease that the lock has now does not end in the same
 // transaction: to a write at REPEATABLE READ that would be no change of the key.
 func TestI4_ALeaseDoesNotEndAfterASweepThatHasMarkedIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner, writer := newPeer(t, db.URL()), newPeer(t, db.URL())
 	owner.mustEnd(t, owner.mustSubtree(t, "t").grant)
 	g := owner.mustAcquire(t, "t", time.Minute)
 	writer.exec(t, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
-	if err := writer.fence(t.Context(), g, g.name); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, writer.fence(t.Context(), g, g.name))
 	writer.exec(t, `CREATE TABLE written AS SELECT 1 AS n`)
 	_, ended := owner.Exec(t.Context(), fmt.Sprintf(`BEGIN; SELECT pglock.sweep(); SELECT FROM pglock.release_leases(
 		'{t}', '{%d}', '{%s}', '{0}'); COMMIT`, g.token, g.id))
@@ -226,8 +215,7 @@ func TestI4_ALeaseDoesNotEndAfterASweepThatHasMarkedIt(t *testing.T) {
 // The end of a subtree is told to the first of each queue below whose session is alive: those before it are dead, and
 // would not ask.
 func TestI8_TheEndOfASubtreeIsToldToTheLiving(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	above, dead, alive := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	held := above.mustSubtree(t, "t")
 	dead.queue(t, "t/b", uuid.New())
@@ -254,8 +242,7 @@ func TestI8_TheEndOfASubtreeIsToldToTheLiving(t *testing.T) {
 // A look at a hand-over in a tree says what a hand-over would do, and changes nothing: none goes out of a subtree, nor
 // to a request for a subtree that has not waited for grants under way, or has a lease below in its way.
 func TestALookAtAHandOverInATreeSaysWhatItWouldDo(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner, above, below := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => ", uuid.New())
 	outer := owner.request(t, "acquire_subtree", "t", uuid.New(), owned+"false")

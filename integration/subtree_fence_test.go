@@ -11,14 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 // A subtree's lease passes the fence of any resource at or below its name, and of no other.
 func TestASubtreePassesTheFencesBelowItAlone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	newLedger(t, db)
 	look := newPeer(t, db.URL())
@@ -39,9 +39,7 @@ func TestASubtreePassesTheFencesBelowItAlone(t *testing.T) {
 			}
 		}
 		two := fencedstore.Fences{{Lease: lease, Resource: name + "/m"}, {Lease: lease, Resource: name + "/n"}}
-		if err := write(two); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, write(two))
 		for _, outside := range []string{name[:1], name + "x", name[:2], "other", strings.ToUpper(name) + "/x",
 			name + "#2"} {
 			if outside == lease.Resource() {
@@ -62,8 +60,7 @@ func TestASubtreePassesTheFencesBelowItAlone(t *testing.T) {
 // Fences keep old holders out in both directions: one of a lock below once somebody has had the subtree, and one of the
 // subtree once somebody has had a lock below. Whoever is late holds a transaction open that has passed the fence.
 func TestI3_I4_AFenceKeepsOldHoldersOutAboveAndBelow(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	newLedger(t, db)
 	look := newPeer(t, db.URL())
@@ -80,9 +77,7 @@ func TestI3_I4_AFenceKeepsOldHoldersOutAboveAndBelow(t *testing.T) {
 				g = late.mustSubtree(t, name).grant
 			}
 			late.exec(t, `BEGIN ISOLATION LEVEL `+string(level))
-			if err := late.fence(t.Context(), g, resource); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, late.fence(t.Context(), g, resource))
 			late.exec(t, `INSERT INTO ledger (token, writer) VALUES ($1, 1)`, g.token)
 			look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 ms' WHERE grant_id = $1`,
 				g.id.String())
@@ -114,22 +109,17 @@ func TestI3_I4_AFenceKeepsOldHoldersOutAboveAndBelow(t *testing.T) {
 			mustRelease(t, lease)
 		}
 	}
-	if n := one[int](t, look, `SELECT count(*) FROM ledger WHERE writer = 1`); n != 0 {
-		t.Errorf("%d rows of old holders", n)
-	}
+	wantCount(t, look, 0, "%d rows of old holders", `SELECT count(*) FROM ledger WHERE writer = 1`)
 }
 
 // A guarded table with a key accepts a transaction under the fence of a name above, if a subtree's lease has passed it.
 func TestGuardsAcceptTheSubtreeAboveARow(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	look := newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE accounts (id int PRIMARY KEY, balance int)`)
 	look.exec(t, `INSERT INTO accounts SELECT n, 0 FROM generate_series(1, 9) n`)
-	if err := fencedstore.GuardTable(t.Context(), pool, "accounts", fencedstore.WithTableKey("id")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, fencedstore.GuardTable(t.Context(), pool, "accounts", fencedstore.WithTableKey("id")))
 	c, store := newClient(t, pool), fencedstore.New(pool)
 	write := func(f fencedstore.Fenced, id int) error {
 		return store.Write(t.Context(), f, func(ctx context.Context, tx pgx.Tx) error {
@@ -157,7 +147,5 @@ func TestGuardsAcceptTheSubtreeAboveARow(t *testing.T) {
 		}
 		mustRelease(t, l)
 	}
-	if sum := one[int](t, look, `SELECT sum(balance) FROM accounts`); sum != 9 {
-		t.Errorf("%d writes, want 9", sum)
-	}
+	wantCount(t, look, 9, "%d writes, want 9", `SELECT sum(balance) FROM accounts`)
 }

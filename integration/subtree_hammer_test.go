@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -17,8 +18,7 @@ import (
 // Several clients take locks and subtrees of all kinds at once. Whoever holds something writes it down, then looks for
 // what excludes it, and then crosses it out: of two at least one would see the other.
 func TestI1_NobodyOverlapsInATree(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE inside (who int PRIMARY KEY, name text COLLATE "C", subtree bool, mode text)`)
 	ctx := underLoad(t, 10*time.Second, look, fmt.Sprintf(`SELECT coalesce(sum(grants), 0) > %d FROM pglock.locks`,
@@ -43,9 +43,7 @@ func TestI1_NobodyOverlapsInATree(t *testing.T) {
 		}()
 	}
 	for range workers {
-		if err := <-over; err != nil {
-			t.Error(err)
-		}
+		must.Note(t, <-over)
 	}
 	t.Log(one[string](t, look, `SELECT string_agg(concat_ws(' ', name, slot, grants), ', ') FROM pglock.locks`))
 	pgtest.Eventually(t, "every ticket to be taken back", func() bool {

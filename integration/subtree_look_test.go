@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -17,8 +18,7 @@ import (
 // Several requests in one statement lose the lock on the table when grant_set is undone: here because the name lay
 // below a subtree lately.
 func TestI1_ASubtreeWaitsForAGrantOfSeveral(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	below, above := newPeer(t, db.URL()), newPeer(t, db.URL())
 	below.mustEnd(t, below.mustAcquire(t, "t/x", time.Minute))
 	above.mustEnd(t, above.mustSubtree(t, "t").grant)
@@ -38,8 +38,7 @@ func TestI1_ASubtreeWaitsForAGrantOfSeveral(t *testing.T) {
 // A request that is given up hands a free lock on, and has written nothing to the table before. The next ticket is
 // higher than that of the subtree, which is not committed when it looks.
 func TestI1_ASubtreeWaitsForAGrantByWhoGivesUp(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	top, above := newPeer(t, db.URL()), newPeer(t, db.URL())
 	first, second := newPeer(t, db.URL()), newPeer(t, db.URL())
 	held := top.mustSubtree(t, "t")
@@ -86,8 +85,7 @@ func pausedIn(t *testing.T, p *peer, name, function, old, replacement string, se
 		RETURN true; END $$`)
 	look.change(t, function, old, replacement)
 	stop.exec(t, `SELECT pg_advisory_lock(1)`)
-	result := make(chan error, 1)
-	go func() { result <- send() }()
+	result := must.Go(func() error { return send() })
 	pgtest.Eventually(t, "the statement to have come to "+function, func() bool {
 		return one[bool](t, look, `SELECT coalesce(wait_event = 'PgSleep', false) FROM pg_stat_activity WHERE pid = $1`,
 			p.PgConn().PID())
@@ -99,8 +97,7 @@ func pausedIn(t *testing.T, p *peer, name, function, old, replacement string, se
 
 // A holder that hands over has written nothing either. What its own owner asks for meanwhile is not kept by its lease.
 func TestI1_ASubtreeWaitsForAHandOverBelow(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	holder, next, above := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	owner := `, p_owner_id => '` + uuid.NewString() + `'`
 	held := holder.request(t, "acquire_lease", "t/x", uuid.New(), owner)
@@ -151,8 +148,7 @@ func findSubtreesAbove(t *testing.T, url string) {
 // A subtree waits for the grants that may not have seen its ticket, and for none that came later elsewhere: on a busy
 // server some are always under way.
 func TestI9_LaterGrantsElsewhereDoNotHoldUpASubtree(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, first, later := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	grant := func(p *peer, name string) {
 		t.Helper()
@@ -198,12 +194,8 @@ func TestI1_ASubtreeWaitsForAPreparedGrantOverARestart(t *testing.T) {
 	ask("open")
 	below.exec(t, `PREPARE TRANSACTION 'p'`)
 	ask("prepared")
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, server.Kill())
+	must.Do(t, server.Restart(t.Context()))
 	key := p.key
 	p = newPeer(t, server.URL())
 	p.key = key

@@ -16,8 +16,7 @@ import (
 // Whoever holds a subtree is granted what lies below it at once, also while somebody waits for a subtree above. That
 // one has seen the owner's subtree then, and waits for what the owner has below it, too, when the subtree ends first.
 func TestSubtreeIsNotGrantedOverWhatAnOwnerWasGrantedBelowItsOwn(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner, other := newPeer(t, db.URL()), newPeer(t, db.URL())
 	line := uuid.New()
 	first, second, above := uuid.New(), uuid.New(), uuid.New()
@@ -45,8 +44,7 @@ func TestSubtreeIsNotGrantedOverWhatAnOwnerWasGrantedBelowItsOwn(t *testing.T) {
 // Whoever waits for a subtree is not kept from it by what its own owner has below. So the owner hands none of that over
 // to others meanwhile: the subtree may be granted at that moment.
 func TestNobodyHandsOverBelowASubtreeThatItsOwnerWaitsFor(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner, other := newPeer(t, db.URL()), newPeer(t, db.URL())
 	line := fmt.Sprintf(", p_owner_id => '%s', p_nested => ", uuid.New())
 	inner := owner.request(t, "acquire_lease", "a/b", uuid.New(), line+"false")
@@ -73,8 +71,7 @@ func TestNobodyHandsOverBelowASubtreeThatItsOwnerWaitsFor(t *testing.T) {
 // A request for a subtree removes what earlier ones for it have left: otherwise each grant below would read all that
 // until somebody sweeps.
 func TestASubtreeLeavesNoTrailForThoseBelow(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	look.mustSubtree(t, "kept")
 	for range 30 {
@@ -88,8 +85,7 @@ func TestASubtreeLeavesNoTrailForThoseBelow(t *testing.T) {
 // Whoever holds a subtree queues behind nobody below it, also where somebody is about to queue for the lock at that
 // moment: those who queue there wait for the subtree itself.
 func TestTheOwnerOfASubtreeQueuesBehindNobodyBelow(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	c, behind, joins, look := newClient(t, db.Pool(t)), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	outer := mustTry(t, c, "t", pglock.WithSubtree())
 	for kind, opts := range kindsOfLeases {
@@ -143,10 +139,8 @@ func TestAGrantBelowItsOwnSubtreeLeavesNoTicket(t *testing.T) {
 			if tickets := one[int](t, other, `SELECT count(*) FROM pglock.waiters`); !a.granted || tickets != 0 {
 				t.Errorf("below its own subtree: %+v, and %d tickets", a, tickets)
 			}
-			if leases := one[int](t, other, `SELECT count(*) FROM pglock.locks
-				WHERE grant_id = $1 AND expires_at > clock_timestamp()`, id.String()); leases != 1 {
-				t.Errorf("I6: %d leases of one request run, want 1", leases)
-			}
+			wantCount(t, other, 1, "I6: %d leases of one request run, want 1", `SELECT count(*) FROM pglock.locks
+				WHERE grant_id = $1 AND expires_at > clock_timestamp()`, id.String())
 			owner.mustEnd(t, a.grant)
 			if held := one[bool](t, other, `SELECT coalesce(bool_or(held), false) FROM pglock.get_lock('t/b')`); held {
 				t.Error("after its end the lease runs again")
@@ -162,8 +156,7 @@ func TestAGrantBelowItsOwnSubtreeLeavesNoTicket(t *testing.T) {
 
 // The same where the subtree runs out while the lock below is being granted: the grant was decided before.
 func TestAGrantBelowItsOwnSubtreeLeavesNoTicketWhenThatRunsOut(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner, other := newPeer(t, db.URL()), newPeer(t, db.URL())
 	outer, inner := uuid.New(), uuid.New()
 	owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => true", uuid.New())
@@ -181,9 +174,7 @@ func TestAGrantBelowItsOwnSubtreeLeavesNoTicketWhenThatRunsOut(t *testing.T) {
 	}, func() {
 		other.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 ms' WHERE name = 't'`)
 	})
-	if tickets := one[int](t, other, `SELECT count(*) FROM pglock.waiters`); tickets != 0 {
-		t.Errorf("%d tickets are left beside the grant", tickets)
-	}
+	wantCount(t, other, 0, "%d tickets are left beside the grant", `SELECT count(*) FROM pglock.waiters`)
 }
 
 // The owner of a subtree is let past the queue below it, and the subtree ends before the owner's request has looked at
@@ -227,8 +218,7 @@ func TestI9_TheOwnerOfASubtreeThatEndsMeanwhilePassesNobody(t *testing.T) {
 // A try whose answer was lost is repeated, and its owner holds the lock by that very grant: it is no one that another
 // goroutine of the owner holds. A subtree is granted at the second question, so also the first is a try like that.
 func TestI6_ARepeatedTryOfAnOwnerGetsItsOwnGrant(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner := newPeer(t, db.URL())
 	owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => true, p_wait => false", uuid.New())
 	owner.request(t, "acquire_lease", "outer", uuid.New(), owned)
@@ -245,8 +235,7 @@ func TestI6_ARepeatedTryOfAnOwnerGetsItsOwnGrant(t *testing.T) {
 // A line of work queues below a subtree that another of its goroutines waits for, behind somebody else. When it has the
 // subtree, everybody in that queue waits for it. Its next look says that it is the first: nobody else would tell it.
 func TestATicketBelowItsOwnSubtreeIsToldToAsk(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner, other := newPeer(t, db.URL()), newPeer(t, db.URL())
 	outer := uuid.New()
 	owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => true", uuid.New())
@@ -275,8 +264,7 @@ func TestATicketBelowItsOwnSubtreeIsToldToAsk(t *testing.T) {
 // Whoever holds a shared subtree and asks for an exclusive lease below it may come behind somebody who waits for just
 // that subtree, and holds nothing else. The two wait for each other.
 func TestCircleBehindAWaiterForOnesOwnSubtreeIsFound(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	owner, other := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
 	outer := mustTry(t, owner, "t/a", pglock.WithSubtree(), pglock.WithShared())
@@ -298,8 +286,7 @@ func TestCircleBehindAWaiterForOnesOwnSubtreeIsFound(t *testing.T) {
 
 // The same is no circle where whoever waits comes after a subtree that is still to be granted to the one who asks.
 func TestAWaiterBehindOnesOwnTicketAboveIsNoCircle(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner, other, holder := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	held := holder.mustAcquire(t, "t/held", time.Minute)
 	outer := uuid.New()
@@ -362,8 +349,7 @@ func TestAWaiterThatOnesOwnTicketAboveLetsOnePassIsNoCircle(t *testing.T) {
 
 // Whoever waits below the ticket of a subtree is told when that is given up, also where the subtree's own name is held.
 func TestASubtreesTicketThatIsGivenUpIsAnnouncedBesideAHolder(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	holder, waits := newPeer(t, db.URL()), newPeer(t, db.URL())
 	holder.mustAcquire(t, "t", time.Minute)
 	for name, want := range map[string]bool{"t": true, "u": false} {

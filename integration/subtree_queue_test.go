@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -16,8 +17,7 @@ import (
 
 // Requests for a tree are served in the order of their tickets, whatever they want of it.
 func TestI9_ATreeIsServedInTicketOrder(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	first := mustTry(t, newClient(t, db.Pool(t)), "t/a", pglock.WithSubtree())
 	wants := []struct {
@@ -61,8 +61,7 @@ func TestI9_ATreeIsServedInTicketOrder(t *testing.T) {
 // A subtree does not starve behind a stream of requests below it, nor they behind a stream of subtrees.
 func TestI9_NobodyStarvesInATree(t *testing.T) {
 	pgtest.Whole(t, "TestI9_ATreeIsServedInTicketOrder")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	ctx, stop := context.WithCancel(t.Context())
 	over := make(chan error, 6)
 	for n := range cap(over) {
@@ -101,8 +100,7 @@ func TestI9_NobodyStarvesInATree(t *testing.T) {
 
 // Circles that a subtree closes are found: the newest request in it fails.
 func TestCirclesThroughSubtreesAreFound(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	a, b := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
 	t.Run("two owners", func(t *testing.T) {
@@ -149,8 +147,7 @@ func TestASubtreeThatEndsLetsThoseBelowIn(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			look := newPeer(t, db.URL())
 			a, b, leaving := newClient(t, db.Pool(t)), newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
 			held := mustTry(t, a, "t/held")
@@ -161,9 +158,7 @@ func TestASubtreeThatEndsLetsThoseBelowIn(t *testing.T) {
 			awaitQueue(t, look, "t", 1)
 			acquireInBackground(t.Context(), b, 1, "t/free", got)
 			awaitQueue(t, look, "t/free", 1)
-			if err := end(leaving, cancel); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, end(leaving, cancel))
 			f := await(t, got)
 			if f.err != nil {
 				t.Fatal(f.err)
@@ -175,8 +170,7 @@ func TestASubtreeThatEndsLetsThoseBelowIn(t *testing.T) {
 		})
 	}
 	t.Run("its client is dead", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Database(t)
+		db := pgtest.Parallel(t)
 		c, dead := newClient(t, db.Pool(t)), newPeer(t, db.URL())
 		held := mustTry(t, c, "t/held")
 		if a := dead.request(t, "acquire_subtree", "t", uuid.New(), ", p_session_ttl => '300 ms'"); a.granted {
@@ -184,36 +178,28 @@ func TestASubtreeThatEndsLetsThoseBelowIn(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		l, err := c.Acquire(ctx, "t/free")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(c.Acquire(ctx, "t/free"))(t)
 		mustRelease(t, l, held)
 	})
 }
 
 // A break ends a subtree, and a lease below one that waits.
 func TestI10_BreaksEndWhatIsInTheWayInATree(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, admin := newPeer(t, db.URL()), newAdmin(t, db.Pool(t))
 	a, b := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
 	below := mustTry(t, a, "t/a")
 	got := make(chan fetched, 2)
 	acquireInBackground(t.Context(), b, 0, "t", got, pglock.WithSubtree())
 	awaitQueue(t, look, "t", 1)
-	if _, err := admin.Break(t.Context(), "t/a", "test", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(admin.Break(t.Context(), "t/a", "test", lockadmin.BreakOptions{}))(t)
 	above := await(t, got)
 	if above.err != nil {
 		t.Fatal(above.err)
 	}
 	acquireInBackground(t.Context(), a, 1, "t/a", got)
 	awaitQueue(t, look, "t/a", 1)
-	if _, err := admin.Break(t.Context(), "t", "test", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(admin.Break(t.Context(), "t", "test", lockadmin.BreakOptions{}))(t)
 	next := await(t, got)
 	if next.err != nil || next.lease.Token() <= above.lease.Token() || above.lease.Token() <= below.Token() {
 		t.Fatal(next.lease, next.err)
@@ -224,8 +210,7 @@ func TestI10_BreaksEndWhatIsInTheWayInATree(t *testing.T) {
 // A holder hands a subtree over to another request for it, and a lock below to whoever waits for that; but never a lock
 // below its own subtree to somebody else.
 func TestHandOversInATree(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	a, b := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
 	got := make(chan fetched, 3)
@@ -251,9 +236,7 @@ func TestHandOversInATree(t *testing.T) {
 		t.Errorf("%v, want ErrNoWaiter: the subtree above is somebody else's", err)
 	}
 	mustRelease(t, inner)
-	if err := outer.HandOver(t.Context(), "chosen"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, outer.HandOver(t.Context(), "chosen"))
 	for _, want := range []int{1, 0, 2} {
 		f := await(t, got)
 		if f.err != nil || f.n != want {
@@ -267,9 +250,7 @@ func TestHandOversInATree(t *testing.T) {
 	awaitQueue(t, look, "t", 1)
 	acquireInBackground(t.Context(), b, 1, "t/x", got, pglock.WithHolder("below"))
 	awaitQueue(t, look, "t/x", 1)
-	if err := below.HandOver(t.Context(), "below"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, below.HandOver(t.Context(), "below"))
 	f := await(t, got)
 	if f.err != nil || f.n != 1 {
 		t.Fatal(f.n, f.err)
@@ -283,8 +264,7 @@ func TestHandOversInATree(t *testing.T) {
 
 // What requests for subtrees leave in the tables is swept away, and then nobody looks there any more.
 func TestWhatSubtreesLeaveIsSwept(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	state := func() string {
 		return one[string](t, look, `SELECT concat_ws(' ', (SELECT subtrees FROM pglock.installation), (SELECT count(*)
@@ -328,8 +308,7 @@ func TestWhatSubtreesLeaveIsSwept(t *testing.T) {
 // Only a change tells those who wait around a subtree to ask. If refusals did, two that wait would tell each other for
 // as long as they wait.
 func TestARefusalTellsNobodyAroundASubtreeToAsk(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newPeer(t, db.URL())
 	holder := mustTry(t, newClient(t, db.Pool(t)), "t/a/b")
 	watched := func(function, name string, id uuid.UUID) bool {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -73,8 +74,7 @@ func (p *peer) mustEnd(t *testing.T, g grant) {
 // A grant below that nobody sees yet, because its transaction is open, is waited for: of a lock that was free, of a new
 // one, and of several together.
 func TestASubtreeWaitsForGrantsThatAreUnderWay(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	below, above := newPeer(t, db.URL()), newPeer(t, db.URL())
 	below.mustEnd(t, below.mustAcquire(t, "t/used", time.Minute))
 	for what, sql := range map[string]string{
@@ -84,10 +84,7 @@ func TestASubtreeWaitsForGrantsThatAreUnderWay(t *testing.T) {
 			gen_random_uuid()], $1, '{below,below}', '{1 min,1 min}', '{NULL,NULL}', '{f,f}', '{exclusive,exclusive}',
 			'{NULL,NULL}', '{f,f}', '10 s', '{NULL,NULL}', '{f,f}')`,
 	} {
-		tx, err := below.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := must.Get(below.Begin(t.Context()))(t)
 		var granted bool
 		if err := tx.QueryRow(t.Context(), sql, below.key.String()).Scan(&granted); err != nil || !granted {
 			t.Fatal(what, granted, err)
@@ -99,9 +96,7 @@ func TestASubtreeWaitsForGrantsThatAreUnderWay(t *testing.T) {
 		if first.granted || second.granted || second.ticket != first.ticket || second.by != "" {
 			t.Errorf("%s: %+v, then %+v; want a ticket, and nobody known in the way", what, first, second)
 		}
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, tx.Commit(t.Context()))
 		if third := above.subtree(t, "t", id); third.granted || third.by == "" || third.holder != "below" {
 			t.Errorf("%s: %+v after its commit, want a lease below in the way", what, third)
 		}
@@ -117,8 +112,7 @@ func TestASubtreeWaitsForGrantsThatAreUnderWay(t *testing.T) {
 
 // Of two subtrees, one below the other, the later ticket waits for the lower one, though that is committed after it.
 func TestI9_ASubtreeWaitsForALowerTicketThatIsUnderWay(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newPeer(t, db.URL()).mustSubtree(t, "elsewhere") // the first one of all notes that there are some
 	for _, order := range [][2]string{{"t", "t/a/b"}, {"t/a/b", "t"}} {
 		first, second := newPeer(t, db.URL()), newPeer(t, db.URL())
@@ -149,8 +143,7 @@ func TestI9_ASubtreeWaitsForALowerTicketThatIsUnderWay(t *testing.T) {
 // Whoever is granted a lock locks the table before it takes its snapshot: a subtree's ticket that was committed while
 // it waited for the table is seen. The wait of a subtree for grants under way rests on that.
 func TestAGrantLocksTheTableBeforeItLooks(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	above := newPeer(t, db.URL())
 	above.mustEnd(t, above.mustAcquire(t, "t/used", time.Minute))
 	for what, sql := range map[string]string{
@@ -166,13 +159,8 @@ func TestAGrantLocksTheTableBeforeItLooks(t *testing.T) {
 				below.exec(t, `SELECT r.* FROM pglock.locks l, pglock.release_lease(l.name, l.token, l.grant_id) r
 					WHERE l.expires_at > clock_timestamp()`)
 			}
-			tx, err := above.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := tx.Exec(t.Context(), `LOCK TABLE pglock.locks IN SHARE MODE`); err != nil {
-				t.Fatal(err)
-			}
+			tx := must.Get(above.Begin(t.Context()))(t)
+			must.Get(tx.Exec(t.Context(), `LOCK TABLE pglock.locks IN SHARE MODE`))(t)
 			result := make(chan error, 1)
 			var granted bool
 			go func() { result <- below.QueryRow(t.Context(), sql, below.key.String()).Scan(&granted) }()
@@ -182,9 +170,7 @@ func TestAGrantLocksTheTableBeforeItLooks(t *testing.T) {
 			if a := above.subtree(t, "t", id); a.granted || a.ticket == 0 {
 				t.Fatalf("%+v", a)
 			}
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, tx.Commit(t.Context()))
 			if err := <-result; err != nil || granted {
 				t.Errorf("%s, planned before %v: granted %v (%v) after the subtree's ticket was committed", what,
 					planned, granted, err)
@@ -201,8 +187,7 @@ func TestAGrantLocksTheTableBeforeItLooks(t *testing.T) {
 // A lease that has run out is in the way until its row can be locked, as by a COMMIT that has passed its check: below a
 // subtree, and above.
 func TestI4_ACommitUnderWayKeepsSubtreesAndWhatIsBelowApart(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	first, two := newPeer(t, db.URL()), newPeer(t, db.URL())
 	commit := newPeer(t, db.URL())
 	keeps := func(name string, then func() bool) {
@@ -229,8 +214,7 @@ func TestI4_ACommitUnderWayKeepsSubtreesAndWhatIsBelowApart(t *testing.T) {
 // A ticket whose session is dead is passed over only by deleting it. So two can never pass over each other, and one
 // that somebody has locked, as whoever grants it does, is in the way.
 func TestADeadTicketInTheTreeIsDeletedByWhoeverPassesIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	holder, two, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	die := func(p *peer) {
 		look.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() - interval '1 ms' WHERE session_id = $1`,
@@ -287,8 +271,7 @@ func TestADeadTicketInTheTreeIsDeletedByWhoeverPassesIt(t *testing.T) {
 // Whoever has waited for a subtree keeps its turn when that has ended, though its lock is free: no newcomer overtakes
 // it, neither alone nor with several.
 func TestI9_NobodyOvertakesThoseBelowWhenASubtreeEnds(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	above, below, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	held := below.mustAcquire(t, "t/held", time.Minute)
 	subtree := uuid.New()
@@ -332,8 +315,7 @@ func TestI9_NobodyOvertakesThoseBelowWhenASubtreeEnds(t *testing.T) {
 // The end of a lease below is announced to the subtree that waits for it, and the end of a subtree to the first of
 // each queue below it.
 func TestI8_TheEndOfWhatIsInTheWayIsAnnounced(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	c := newClient(t, db.Pool(t))
 	above, below := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, p := range []*peer{above, below} {
@@ -387,8 +369,7 @@ func TestI8_TheEndOfWhatIsInTheWayIsAnnounced(t *testing.T) {
 // Two leases end in one statement, and the first serves a request for the subtree above the second. That looks below,
 // and marks the second lock's row. The second lock's next waiter is granted it all the same, and not only told so.
 func TestI1_AReleaseOfManyGrantsWhatItTells(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	upper, lower := p.mustAcquire(t, "t", time.Minute), p.mustAcquire(t, "t/a", time.Minute)
 	next := newPeer(t, db.URL()).party("next", "exclusive", time.Minute).mustQueue(t, "t/a")
@@ -414,8 +395,7 @@ func TestI1_AReleaseOfManyGrantsWhatItTells(t *testing.T) {
 // has not seen its ticket. The later one then waits for the head of the lock, and whoever has that waits for nothing
 // that it has locked.
 func TestAnAttemptForASubtreeAndAReleaseDoNotWaitForEachOther(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	holder, first, again := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	look, stop := newPeer(t, db.URL()), newPeer(t, db.URL())
 	held, below := holder.mustAcquire(t, "t", time.Minute), look.mustAcquire(t, "t/a", time.Minute)
@@ -427,12 +407,11 @@ func TestAnAttemptForASubtreeAndAReleaseDoNotWaitForEachOther(t *testing.T) {
 		LOOP`)
 	stop.exec(t, `SELECT pg_advisory_lock(1)`)
 	again.exec(t, `SET test.stops = 'here'`)
-	asked := make(chan error, 1)
-	go func() {
+	asked := must.Go(func() error {
 		_, err := again.Exec(t.Context(), `SELECT FROM pglock.acquire_subtree('t', $1, $2, 'peer', '30 s',
 			p_retry => true)`, a.id.String(), first.key.String())
-		asked <- err
-	}()
+		return err
+	})
 	pgtest.Eventually(t, "the attempt to have read the request", func() bool {
 		return one[bool](t, look, `SELECT coalesce(wait_event = 'PgSleep', false) FROM pg_stat_activity WHERE pid = $1`,
 			again.PgConn().PID())

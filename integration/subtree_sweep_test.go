@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -18,8 +19,7 @@ import (
 // watch writes nothing where a subtree has marked the head. So the sweep that takes the mark away leaves whatever
 // somebody may have asked for.
 func TestTheSweepOfASubtreeEndsNoWatch(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newPeer(t, db.URL())
 	held := p.mustSubtree(t, "t")
 	for _, asked := range []string{"1 hour", "24 hours"} {
@@ -37,8 +37,7 @@ func TestTheSweepOfASubtreeEndsNoWatch(t *testing.T) {
 // A sweep that finds the head locked leaves the mark of the subtree that it sweeps. That keeps nobody from pruning the
 // lock, when no request for the subtree is left.
 func TestTheMarkOfASubtreeKeepsNoLockFromBeingPruned(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, busy := newPeer(t, db.URL()), newPeer(t, db.URL())
 	p.mustEnd(t, p.mustSubtree(t, "t").grant)
 	pruned := func() bool {
@@ -59,8 +58,7 @@ func TestTheMarkOfASubtreeKeepsNoLockFromBeingPruned(t *testing.T) {
 // A request for a shared subtree joins the queue while a sweep takes the mark of an earlier one away. When it is
 // granted its head is marked again, for as long as the subtree lasts.
 func TestASharedSubtreeIsWatchedThoughItWasAskedForBesideASweep(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	holder, joins, sweeper := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	look, stop := newPeer(t, db.URL()), newPeer(t, db.URL())
 	holder.mustEnd(t, holder.mustSubtree(t, "t").grant)
@@ -68,11 +66,7 @@ func TestASharedSubtreeIsWatchedThoughItWasAskedForBesideASweep(t *testing.T) {
 	look.change(t, "sweep_subtrees", "gone := remove_ended(NULL, p_limit);", `gone := remove_ended(NULL, p_limit);
 		WHILE NOT pg_try_advisory_xact_lock_shared(1) LOOP PERFORM pg_sleep(0.01); END LOOP;`)
 	stop.exec(t, `SELECT pg_advisory_lock(1)`)
-	swept := make(chan error, 1)
-	go func() {
-		_, err := sweeper.Exec(t.Context(), `SELECT pglock.sweep()`)
-		swept <- err
-	}()
+	swept := must.Go(func() error { _, err := sweeper.Exec(t.Context(), `SELECT pglock.sweep()`); return err })
 	pgtest.Eventually(t, "the sweep to have removed what it may", func() bool {
 		return one[bool](t, look, `SELECT coalesce(wait_event = 'PgSleep', false) FROM pg_stat_activity WHERE pid = $1`,
 			sweeper.PgConn().PID())
@@ -84,9 +78,7 @@ func TestASharedSubtreeIsWatchedThoughItWasAskedForBesideASweep(t *testing.T) {
 	}
 	joins.liftLimits(t)
 	stop.exec(t, `SELECT pg_advisory_unlock(1)`)
-	if err := <-swept; err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-swept)
 	joins.exec(t, `COMMIT`)
 	holder.mustEnd(t, held)
 	if a := joins.request(t, "acquire_subtree", "t", id, ", p_mode => 'shared'"); !a.granted {
@@ -110,8 +102,7 @@ func joinedHead(t *testing.T, url, name string) (joins *peer) {
 // A request for a subtree that finds a free lock joined by somebody has no ticket, and has to ask again. It marks
 // nothing: only a ticket's row in subtrees would end the mark.
 func TestARequestForASubtreeWithoutATicketMarksNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	joins, other := joinedHead(t, db.URL(), "t"), newPeer(t, db.URL())
 	id := uuid.New()
 	a := other.request(t, "acquire_subtree", "t", id, ", p_wait => false")
@@ -149,8 +140,7 @@ func (s *atSecond) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndDa
 
 // TryAcquire takes a free subtree though somebody joins its head at that moment.
 func TestATryForAFreeSubtreeAsksAgainWhereSomebodyJoins(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	joins := joinedHead(t, db.URL(), "t")
 	asked := &atSecond{text: ".acquire_subtree(", then: func() { joins.exec(t, `COMMIT`) }}
 	c := newClient(t, db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = asked }))

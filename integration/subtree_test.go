@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -25,10 +26,7 @@ var kindsOfLeases = map[string][]pglock.AcquireOption{
 // held.
 func cellsOf(t *testing.T, head string) map[[2]string]bool {
 	t.Helper()
-	page, err := os.ReadFile("../docs/locks.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../docs/locks.md"))(t)
 	_, table, found := strings.Cut(string(page), "| "+head+" | ")
 	if !found {
 		t.Fatalf("docs/locks.md has no table %q", head)
@@ -61,8 +59,7 @@ func cellsOf(t *testing.T, head string) map[[2]string]bool {
 
 // The tables of docs/locks.md, pair by pair, in both orders, at depths of 1, 2 and 10.
 func TestTheTablesOfSubtreesAreTrue(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	one, other := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
 	both := func(first, second, firstName, secondName string) bool {
 		a := mustTry(t, one, firstName, kindsOfLeases[first]...)
@@ -142,8 +139,7 @@ func onlyBelow(t *testing.T, url string) {
 
 // What cannot be a subtree is refused with the field, the value and the rule, and nothing is written.
 func TestI11_WhatCannotBeASubtreeIsRefused(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	c, look := newClient(t, db.Pool(t)), newPeer(t, db.URL())
 	for name, opts := range map[string][]pglock.AcquireOption{
 		"/": nil, "/a": nil, "a/": nil, "a//b": nil, "//": nil, "": nil, "a": {pglock.WithLimit(3)},
@@ -166,17 +162,15 @@ func TestI11_WhatCannotBeASubtreeIsRefused(t *testing.T) {
 			t.Errorf("%q in SQL: %v, want 22023", name, err)
 		}
 	}
-	if n := one[int](t, look, `SELECT (SELECT count(*) FROM pglock.locks) + (SELECT count(*) FROM pglock.waiters)
-		+ (SELECT count(*) FROM pglock.subtrees)`); n != 0 {
-		t.Errorf("%d rows were written", n)
-	}
+	wantCount(t, look, 0, "%d rows were written",
+		`SELECT (SELECT count(*) FROM pglock.locks) + (SELECT count(*) FROM pglock.waiters)
+		+ (SELECT count(*) FROM pglock.subtrees)`)
 }
 
 // Whoever holds a subtree takes locks below it at once, with greater tokens, also while others wait; others see one
 // holder until the last of these leases has ended.
 func TestTheOwnerOfASubtreeTakesLocksBelow(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	c, other := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
 	look := newPeer(t, db.URL())
 	for name, opts := range map[string][]pglock.AcquireOption{
@@ -217,8 +211,7 @@ func TestTheOwnerOfASubtreeTakesLocksBelow(t *testing.T) {
 // AcquireAll with subtrees, from two clients in opposite orders, never ends in a circle; nor with names whose byte
 // order would be another than that of the tree.
 func TestAcquireAllOfSubtreesEndsInNoCircle(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	clients := []*pglock.Client{newClient(t, db.Pool(t)), newClient(t, db.Pool(t))}
 	lists := [][]string{{"a/1", "a-b"}, {"a", "a-b"}, {"a-b", "a/1/2", "b"}, {"b", "a"}}
 	errs := make(chan error, 8)
@@ -244,8 +237,6 @@ func TestAcquireAllOfSubtreesEndsInNoCircle(t *testing.T) {
 		}()
 	}
 	for range cap(errs) {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
+		must.Note(t, <-errs)
 	}
 }

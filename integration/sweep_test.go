@@ -66,8 +66,7 @@ func TestWhoeverSweepsDoesSoForAll(t *testing.T) {
 // A look says for how long the session lives at least. Requests do not shorten that, and a look that could not note it
 // says so.
 func TestI8_ALookKeepsASessionForAsLongAsItSays(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, other := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	p.party("holder", "exclusive", time.Hour).mustGet(t, "x")
 	a := p.party("waiter", "exclusive", time.Minute).mustQueue(t, "x")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -37,10 +38,7 @@ func TestI1_I9_TakeOverIsForTheHeadOfTheQueueAfterTheExpiry(t *testing.T) {
 		ids := [2]uuid.UUID{uuid.New(), uuid.New()}
 		ask := func(n int, again bool) grant {
 			t.Helper()
-			g, err := [2]*peer{a, b}[n].wait(t.Context(), "x", ids[n], again)
-			if err != nil {
-				t.Fatal(err)
-			}
+			g := must.Get([2]*peer{a, b}[n].wait(t.Context(), "x", ids[n], again))(t)
 			return g
 		}
 		for n := range ids {
@@ -62,40 +60,31 @@ func TestI1_I9_TakeOverIsForTheHeadOfTheQueueAfterTheExpiry(t *testing.T) {
 		if !g.granted || g.token <= held.token || g.token>>36 != 3<<8+1 {
 			t.Errorf("I2, I22: the head of the queue got %+v, after %d", g, held.token)
 		}
-		if n := one[int](t, look,
-			`SELECT count(*) FROM pglock.events WHERE kind = 'takeover' AND lock_name = 'x' AND token = $1 AND new_token = $2 AND holder = 'peer'`, held.token, g.token); n != 1 {
-			t.Errorf("%d notes of the take-over, want 1", n)
-		}
+		wantCount(t, look, 1, "%d notes of the take-over, want 1",
+			`SELECT count(*) FROM pglock.events WHERE kind = 'takeover' AND lock_name = 'x' AND token = $1 AND new_token = $2 AND holder = 'peer'`, held.token, g.token)
 		if left, err := a.left(t.Context(), g); err != nil || left <= 0 || left > time.Minute {
 			t.Errorf("I7: the lease runs for %v, %v; want the minute that was asked for first", left, err)
 		}
 		if again := ask(0, true); !again.granted || again.token != g.token {
 			t.Errorf("I6: asked again it got %+v, want %+v", again, g)
 		}
-		if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters WHERE grant_id = $1`, ids[1].String()); n != 1 {
-			t.Errorf("I9: %d tickets of the second in the queue, want 1", n)
-		}
+		wantCount(t, look, 1, "I9: %d tickets of the second in the queue, want 1",
+			`SELECT count(*) FROM pglock.waiters WHERE grant_id = $1`, ids[1].String())
 	}
 }
 
 // A renewal that is under way when the lease would end keeps the lock held. Nobody waits for it: the first in the queue
 // is told to ask again.
 func TestI1_NoTakeOverBesideARenewalUnderWay(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, holder, a := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	patientWaits(t, look)
 	held, id := holder.mustAcquire(t, "x", time.Minute), uuid.New()
-	if _, err := a.wait(t.Context(), "x", id, false); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(a.wait(t.Context(), "x", id, false))(t)
 	for renewed := false; !renewed; { // the time was too short, on a busy machine
 		look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '1 s'`)
 		holder.exec(t, "BEGIN")
-		outcome, err := holder.renew(t.Context(), held, patience)
-		if err != nil {
-			t.Fatal(err)
-		}
+		outcome := must.Get(holder.renew(t.Context(), held, patience))(t)
 		if renewed = outcome == "renewed"; !renewed {
 			holder.exec(t, "ROLLBACK")
 		}

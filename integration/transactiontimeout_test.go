@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -13,16 +14,13 @@ import (
 // higher limit. A lower one counts all the same: from when it is set, and for all later statements together. But it
 // gives the transaction no more time than that higher limit has left.
 func TestI16_AHigherTransactionTimeoutLiftsNoLimit(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	if version := serverVersion(t, newPeer(t, db.URL())); version < 170000 {
 		t.Skipf("server version %d has no transaction_timeout", version)
 	}
 	passes := func(t *testing.T, p *peer, ttl time.Duration) {
 		g := newPeer(t, db.URL()).mustAcquire(t, uuid.NewString(), ttl)
-		if err := p.fence(t.Context(), g, g.name); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, p.fence(t.Context(), g, g.name))
 	}
 	for _, tc := range []struct {
 		what, setting string
@@ -91,9 +89,7 @@ func TestI16_TheEndOfALimitIsNotRounded(t *testing.T) {
 	p.exec(t, `SET extra_float_digits = -15`)
 	g := p.mustAcquire(t, "x", time.Minute)
 	p.exec(t, `BEGIN`)
-	if err := p.fence(t.Context(), g, "x"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.fence(t.Context(), g, "x"))
 	var early, late int64 // the fence's own statement lies between
 	if err := p.QueryRow(t.Context(), `
 		SELECT e.ms - (extract(epoch FROM l.expires_at) * 1000)::bigint,

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/puddle/v2"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -118,10 +119,7 @@ func TestWatchTellsEveryChange(t *testing.T) {
 			expect(pglock.ChangeReleased, l.Token(), 0)
 			l = mustTry(t, a, "x")
 			expect(pglock.ChangeGranted, l.Token(), 1)
-			broken, err := newAdmin(t, db.Pool(t)).Break(t.Context(), "x", "a test", lockadmin.BreakOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			broken := must.Get(newAdmin(t, db.Pool(t)).Break(t.Context(), "x", "a test", lockadmin.BreakOptions{}))(t)
 			expect(pglock.ChangeBroken, broken.NewToken, 0)
 			crashed := newPeer(t, db.URL())
 			crashed.exec(t, `SELECT pglock.acquire_lease('x', gen_random_uuid(), gen_random_uuid(), 'a', '8 s')`)
@@ -142,8 +140,7 @@ func TestWatchTellsEveryChange(t *testing.T) {
 
 // A reader that was slow reads how things are, not how they were.
 func TestWatchIsNeverWrongInItsLastValue(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	watcher, a := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	changes := watching(ctx, watcher, "x")
@@ -169,8 +166,7 @@ func TestWatchIsNeverWrongInItsLastValue(t *testing.T) {
 
 // Whoever changes a lock learns that somebody watches it, in every form of the answer.
 func TestEveryAnswerSaysThatTheLockIsWatched(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	const watched = `SELECT coalesce((a.more ->> 'watched')::boolean, false) FROM `
 	for name, want := range map[string]bool{"watched": true, "not watched": false} {
@@ -205,13 +201,10 @@ func TestEveryAnswerSaysThatTheLockIsWatched(t *testing.T) {
 // Nobody pays for watching when nobody watches: a release and a grant send no statement more, and a watch that has
 // ended stops costing.
 func TestWatchCostsNothingWhenNobodyWatches(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	watcher, a := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
-	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE watched_until IS NOT NULL`); n != 0 {
-		t.Errorf("%d locks are watched", n)
-	}
+	wantCount(t, look, 0, "%d locks are watched", `SELECT count(*) FROM pglock.locks WHERE watched_until IS NOT NULL`)
 	ctx, cancel := context.WithCancel(t.Context())
 	changes := watching(ctx, watcher, "x")
 	nextChange(t, changes)
@@ -219,10 +212,8 @@ func TestWatchCostsNothingWhenNobodyWatches(t *testing.T) {
 	cancel()
 	for range changes {
 	}
-	if n := one[int](t, look,
-		`SELECT count(*) FROM pglock.locks WHERE name <> 'x' AND watched_until IS NOT NULL`); n != 0 {
-		t.Error("a lock that nobody watches is marked as watched")
-	}
+	wantCount(t, look, 0, "a lock that nobody watches is marked as watched",
+		`SELECT count(*) FROM pglock.locks WHERE name <> 'x' AND watched_until IS NOT NULL`)
 	if until := one[bool](t, look,
 		`SELECT watched_until < clock_timestamp() + interval '61 s' FROM pglock.locks WHERE name = 'x'`); !until {
 		t.Error("the watch would cost for longer than a minute after its end")
@@ -249,8 +240,7 @@ func TestWatchTellsAnErrorThatWillNotPass(t *testing.T) {
 		}, nil},
 	} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			look := newPeer(t, db.URL())
 			pool := newPool(t, db.URL(), func(c *pgxpool.Config) {
 				c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -36,8 +37,7 @@ func grantOf(t *testing.T, look *peer, name string, id uuid.UUID) int64 {
 // A ticket that is being written when the holder releases is waited for and served: nobody waits for a lock that is
 // free.
 func TestI8_ReleaseSeesATicketThatIsBeingWritten(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	patientWaits(t, newPeer(t, db.URL()))
 	for way := range releaseWays {
 		t.Run(way, func(t *testing.T) {
@@ -54,16 +54,10 @@ func TestI8_ReleaseSeesATicketThatIsBeingWritten(t *testing.T) {
 				waiter.exec(t, `COMMIT`)
 				holder.mustReleaseBy(t, way, g)
 			} else {
-				done := make(chan error, 1)
-				go func() {
-					_, err := holder.releaseBy(t.Context(), way, g)
-					done <- err
-				}()
+				done := must.Go(func() error { _, err := holder.releaseBy(t.Context(), way, g); return err })
 				holder.awaitBlocked(t, look)
 				waiter.exec(t, `COMMIT`)
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
+				must.Note(t, <-done)
 			}
 			if token := grantOf(t, look, t.Name(), q.id); token <= g.token {
 				t.Errorf("I8: after the release the waiter has token %d, after %d", token, g.token)
@@ -75,8 +69,7 @@ func TestI8_ReleaseSeesATicketThatIsBeingWritten(t *testing.T) {
 // The other order: whoever would write a ticket while the holder releases waits for that, and is told to ask again,
 // because nobody queues for a lock that is free.
 func TestI8_NoTicketForALockThatIsBeingReleased(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	patientWaits(t, newPeer(t, db.URL()))
 	for way := range releaseWays {
 		holder, waiter, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
@@ -108,8 +101,7 @@ func TestI8_NoTicketForALockThatIsBeingReleased(t *testing.T) {
 
 // Nobody overtakes the queue in any way when the lease has run out; whoever waits and asks again has its turn.
 func TestI9_NoWayOvertakesTheQueue(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for way := range grantWays {
 		p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 		g := p.mustAcquire(t, way, time.Minute)
@@ -127,8 +119,7 @@ func TestI9_NoWayOvertakesTheQueue(t *testing.T) {
 
 // A release serves the first in the queue whose session is alive, and readers as readers.
 func TestI9_ReleaseServesWhoseTurnItIs(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	for way := range releaseWays {
 		name := way
@@ -163,17 +154,14 @@ func TestI9_ReleaseServesWhoseTurnItIs(t *testing.T) {
 				t.Errorf("reader %d has slot %d", n, slot)
 			}
 		}
-		if n := one[int](t, p, `SELECT count(*) FROM pglock.waiters`); n != 0 {
-			t.Errorf("%d are still queued", n)
-		}
+		wantCount(t, p, 0, "%d are still queued", `SELECT count(*) FROM pglock.waiters`)
 	}
 }
 
 // A ticket has its place behind those before it, above every ticket that was served, and is the same when it is asked
 // for again.
 func TestI9_TicketsStandInOrder(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Minute)
 	// as after a failover that set the sequence back
@@ -222,16 +210,13 @@ func TestI9_TicketsStandInOrder(t *testing.T) {
 	if again, err := q.enqueue(t.Context(), "y", b.id, "exclusive", nil); state(err) != "LK008" {
 		t.Errorf("a ticket that was given up: %+v, %v; want LK008", again, err)
 	}
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.waiters WHERE grant_id = $1`, b.id.String()); n != 0 {
-		t.Errorf("%d tickets are left", n)
-	}
+	wantCount(t, p, 0, "%d tickets are left", `SELECT count(*) FROM pglock.waiters WHERE grant_id = $1`, b.id.String())
 }
 
 // A request to wait that comes to write its ticket after it was given up leaves no ticket: whichever of the two is
 // first to lock the head.
 func TestTrap9_LateTicketOfARequestThatWasGivenUpIsTakenBack(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, look, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	patientWaits(t, look)
 	p.mustAcquire(t, "x", time.Minute)
@@ -240,29 +225,19 @@ func TestTrap9_LateTicketOfARequestThatWasGivenUpIsTakenBack(t *testing.T) {
 		CREATE TRIGGER held_up BEFORE INSERT ON pglock.waiters FOR EACH ROW EXECUTE FUNCTION public.held_up()`)
 	look.exec(t, `SELECT pg_advisory_lock(1)`)
 	id := uuid.New()
-	asked := make(chan error, 1)
-	go func() {
-		_, err := waiter.enqueue(t.Context(), "x", id, "exclusive", nil)
-		asked <- err
-	}()
+	asked := must.Go(func() error { _, err := waiter.enqueue(t.Context(), "x", id, "exclusive", nil); return err })
 	waiter.awaitBlocked(t, look)
-	given := make(chan error, 1)
-	go func() {
+	given := must.Go(func() error {
 		_, err := p.Exec(t.Context(), `SELECT pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid], true)`,
 			id.String())
-		given <- err
-	}()
+		return err
+	})
 	p.awaitBlocked(t, look)
 	look.exec(t, `SELECT pg_advisory_unlock(1)`)
-	if err := <-asked; err != nil {
-		t.Error(err)
-	}
-	if err := <-given; err != nil {
-		t.Error(err)
-	}
-	if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters WHERE grant_id = $1`, id.String()); n != 0 {
-		t.Errorf("%d tickets are left of a request that was given up", n)
-	}
+	must.Note(t, <-asked)
+	must.Note(t, <-given)
+	wantCount(t, look, 0, "%d tickets are left of a request that was given up",
+		`SELECT count(*) FROM pglock.waiters WHERE grant_id = $1`, id.String())
 	if _, err := waiter.enqueue(t.Context(), "x", id, "exclusive", nil); state(err) != "LK008" {
 		t.Errorf("it was answered %v, want LK008", err)
 	}
@@ -270,8 +245,7 @@ func TestTrap9_LateTicketOfARequestThatWasGivenUpIsTakenBack(t *testing.T) {
 
 // An owner that holds the lock itself gets that error, and no ticket behind itself.
 func TestI9_NoTicketForWhoeverHoldsTheLock(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	owner := uuid.New()
 	freed(t, p, "known")
@@ -287,16 +261,13 @@ func TestI9_NoTicketForWhoeverHoldsTheLock(t *testing.T) {
 			}
 		}
 	}
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.waiters`); n != 0 {
-		t.Errorf("%d tickets", n)
-	}
+	wantCount(t, p, 0, "%d tickets", `SELECT count(*) FROM pglock.waiters`)
 }
 
 // A grant waits for the disk whatever the session's default, a hand-over too; a release leaves the setting to its
 // caller.
 func TestI12_I24_AllWaysSetTheCommitAsTheyNeed(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	patientWaits(t, p)
 	setting := func() string { return one[string](t, p, `SHOW synchronous_commit`) }
@@ -349,8 +320,7 @@ func TestI12_I24_AllWaysSetTheCommitAsTheyNeed(t *testing.T) {
 // A call that says that it is a whole transaction does not wait for the disk, unless it has granted something to
 // anybody.
 func TestI12_I24_CallsAloneWaitForTheDiskWhereTheyGrant(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	patientWaits(t, p)
 	many := `pglock.acquire_leases(ARRAY[$1], ARRAY[$2::uuid], $3, '{p}', '{1 min}', '{NULL}', '{false}', '{exclusive}', '{NULL}', '{true}', '10 s', '{NULL}', '{false}', true)`
@@ -413,8 +383,7 @@ func TestI13_RefusedTryInAnyWayWritesNothing(t *testing.T) {
 
 // A refused try looks up its lock twice at most: whether it is free, and who holds it.
 func TestI13_RefusedTryIsTwoLookUpsAtMost(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newPeer(t, db.URL())
 	p.mustAcquire(t, "x", time.Hour)
 	for way := range grantWays {
@@ -436,8 +405,7 @@ func TestI13_RefusedTryIsTwoLookUpsAtMost(t *testing.T) {
 
 // Renewals for many wait for no row lock: what is locked is busy, and the others are renewed.
 func TestI13_RenewalsForManyWaitForNoRow(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, other := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	p.exec(t, `SET lock_timeout = '1ms'`)
 	a, b := p.mustAcquire(t, "a", time.Minute), p.mustAcquire(t, "b", time.Minute)
@@ -453,15 +421,12 @@ func TestI13_RenewalsForManyWaitForNoRow(t *testing.T) {
 // A call for many that meets somebody who does not end gives up soon, and has done nothing: the members are asked for
 // alone.
 func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	other, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	patientWaits(t, p)
 	leases := map[string]uuid.UUID{"a": uuid.New(), "b": uuid.New()}
 	for name, id := range leases {
-		if _, err := p.grantBy(t.Context(), "acquire_lease", name, id); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(p.grantBy(t.Context(), "acquire_lease", name, id))(t)
 	}
 	acquire := `SELECT pglock.acquire_leases('{%s}', ARRAY[gen_random_uuid(), gen_random_uuid()], '` + p.key.String() +
 		`', '{p,p}', '{1 min,1 min}', '{NULL,NULL}',
@@ -501,8 +466,7 @@ func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
 
 // A call for one lock waits for its row longer than one for many, and for a second at most.
 func TestI13_CallsForOneWaitForASecondAtMost(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	other, p, waits := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Hour)
 	waits.queue(t, "x", uuid.New())
@@ -530,8 +494,7 @@ func TestI13_CallsForOneWaitForASecondAtMost(t *testing.T) {
 
 // Tokens of every way carry the epoch, which is above every token that was handed out before it.
 func TestI22_GrantsInAnyWayCarryTheEpoch(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	for round := range 2 {
 		held := p.mustAcquire(t, fmt.Sprint("held over ", round), time.Minute) // of the epoch before
@@ -558,8 +521,7 @@ func TestI22_GrantsInAnyWayCarryTheEpoch(t *testing.T) {
 
 // The first grant on a timeline that is not on record begins a new epoch, in whatever way it is made.
 func TestI22_FirstGrantOnANewTimelineBeginsAnEpoch(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	promoted := func() int64 { // as after a promotion, which is another process on another timeline
 		return one[int64](t, p,
@@ -592,8 +554,7 @@ func TestI22_FirstGrantOnANewTimelineBeginsAnEpoch(t *testing.T) {
 
 // Tokens of a lock ascend though the sequence was set back, as by a failover that nobody has noticed.
 func TestI2_TokensAscendThoughTheSequenceWasSetBack(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	for way := range grantWays {
 		p.exec(t, `SELECT setval('pglock.fencing_token_seq', 1000)`)
@@ -652,9 +613,7 @@ func inALanguage(t *testing.T) string {
 	look.exec(t, `CREATE DATABASE `+name+` TEMPLATE template0 ENCODING 'UTF8' `+how)
 	t.Cleanup(func() { _, _ = look.Exec(context.Background(), `DROP DATABASE `+name+` WITH (FORCE)`) })
 	u := strings.Replace(look.Config().ConnString(), look.Config().Database, name, 1)
-	if err := migrations.Up(t.Context(), u); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), u))
 	if !one[bool](t, newPeer(t, u), `SELECT 'a' < 'B'`) {
 		t.Fatal("this database goes by bytes")
 	}
@@ -723,8 +682,7 @@ func oppositeOrders(t *testing.T, url string) {
 
 // A grant touches no fence, which a transaction may hold that writes with the token of another lock.
 func TestI25_NoGrantOrReleaseTouchesAFence(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p, writer := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	was, g := writer.mustAcquire(t, "of the writer before", time.Minute), writer.mustAcquire(t, "of the writer",
 		time.Minute)
@@ -734,9 +692,7 @@ func TestI25_NoGrantOrReleaseTouchesAFence(t *testing.T) {
 			t.Fatal(err)
 		}
 		writer.exec(t, `BEGIN`)
-		if err := writer.fence(t.Context(), g, way); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, writer.fence(t.Context(), g, way))
 		p.exec(t, `SET lock_timeout = '1ms'`)
 		p.mustReleaseBy(t, "release_lease", p.mustGrantBy(t, way, way))
 		p.mustReleaseBy(t, "release_leases", p.mustGrantBy(t, way, way))
@@ -781,8 +737,7 @@ func TestI23_StandbyAnswersNoCallForMany(t *testing.T) {
 // The same grant ID in the hands of a caller that has it from an answer that was lost is granted once, by whichever way
 // it asks again, for the whole TTL from then on; and not at all when its lease has run out meanwhile.
 func TestI6_AGrantOfAnyWayIsAnsweredAgain(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	askAgain := func(how string, g grant) (grant, error) {
 		if how == "as a retry" {
@@ -850,8 +805,7 @@ func TestI12_I24_WhatTravelsTogetherCommitsAsItsMembersNeed(t *testing.T) {
 	t.Parallel()
 	for _, setting := range []string{"on", "off"} {
 		t.Run("by default "+setting, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			look := newPeer(t, db.URL())
 			noteCommits(t, look)
 			wg := pgtest.Group(t)

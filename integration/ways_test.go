@@ -160,8 +160,7 @@ func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
 // A lock that is being granted is granted to nobody else, and nobody waits to hear it; one whose grant is undone is
 // free.
 func TestI1_I13_GrantUnderWayIsGrantedToNobodyElse(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	a, b := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	patientWaits(t, a)
 	b.exec(t, `SET lock_timeout = '1ms'`)
@@ -196,8 +195,7 @@ func TestI1_I13_GrantUnderWayIsGrantedToNobodyElse(t *testing.T) {
 
 // What is held, by an exclusive lease, by a reader, or by a place in a semaphore, is not granted in any way.
 func TestI1_AllWaysLeaveWhatIsHeldAlone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	for way := range grantWays {
 		for holder, mode := range map[string]string{"exclusive": "", "shared": `, p_mode => 'shared'`,
@@ -234,8 +232,7 @@ func TestI1_AllWaysLeaveWhatIsHeldAlone(t *testing.T) {
 // A release, and a grant after it, is seen by the COMMIT of the transaction that was fenced before, at every
 // isolation level.
 func TestI4_I18_ReleaseInAnyWayIsSeenInsideCommit(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for release := range releaseWays {
@@ -264,8 +261,7 @@ func TestI4_I18_ReleaseInAnyWayIsSeenInsideCommit(t *testing.T) {
 
 // The same for a slot: its row is another one than the head, and other statements end it.
 func TestI4_I18_TheEndOfASlotIsSeenInsideCommit(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	holder, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for how, sql := range map[string]string{
@@ -294,8 +290,7 @@ func TestI4_I18_TheEndOfASlotIsSeenInsideCommit(t *testing.T) {
 
 // From the check inside COMMIT to its end nobody ends the lease or is granted the lock, in whatever way.
 func TestI4_AllWaysWaitForACommitThatIsUnderWayOrPassItOver(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	for _, level := range fewLevels() {
 		t.Run(string(level), func(t *testing.T) {
@@ -322,8 +317,7 @@ func TestI4_AllWaysWaitForACommitThatIsUnderWayOrPassItOver(t *testing.T) {
 
 // A grant ID that was given up, or whose lease has ended, is not granted in any way, on a lock that is known or not.
 func TestI6_NoWayGrantsASpentID(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := newHastyPeer(t, db.URL())
 	for way := range grantWays {
 		known, unknown := way+", known", way+", unknown"

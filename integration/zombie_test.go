@@ -205,8 +205,7 @@ func serverVersion(t *testing.T, look *peer) int {
 // transaction_timeout counts from the fence, and ends all of them but those that are blocked in sending or whose client
 // was killed.
 func TestI16_A10_HungWriterIsEndedWithItsLease(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	probe := newPeer(t, db.URL())
 	version, host := serverVersion(t, probe), probe.Config().Host
@@ -307,8 +306,7 @@ func TestHole_I16_Before17AHangIsEndedByItsOwnLengthNotByTheLease(t *testing.T) 
 // Before PostgreSQL 17 nothing ends a writer that runs one short statement after the other: the next holder waits at
 // the fence until its own lease ends. The writer commits nothing, and the fence is open when it gives up.
 func TestHole_I16_Before17ADrippingWriterKeepsTheFence(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	look, next := newPeer(t, db.URL()), newPeer(t, db.URL())
 	if version := serverVersion(t, look); version >= 170000 {

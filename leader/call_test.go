@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -16,22 +17,11 @@ import (
 func TestALossBeforeTheWorkBeginsIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Database(t).Pool(t)
-	client, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(pglock.New(t.Context(), pool))(t)
 	t.Cleanup(func() { _ = client.Close(context.Background()) })
-	c, err := New(client, "x")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lease, err := client.Acquire(t.Context(), "x")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := pool.Exec(t.Context(), "SELECT pglock.break_lock('x', 'test', 'test')"); err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(client, "x"))(t)
+	lease := must.Get(client.Acquire(t.Context(), "x"))(t)
+	must.Get(pool.Exec(t.Context(), "SELECT pglock.break_lock('x', 'test', 'test')"))(t)
 	if _, err := lease.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Fatalf("Check: %v, want ErrLost", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -58,10 +59,7 @@ func TestCampaignGoesOnWhileTheServerIsAwayWithPausesThatGrow(t *testing.T) {
 // The lock is granted in the moment in which ctx ends: it is given back, and fn is not called.
 func TestCtxThatEndsWithTheGrantCallsNoFn(t *testing.T) {
 	pool := pgtest.Database(t).Pool(t)
-	client, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(pglock.New(t.Context(), pool))(t)
 	defer func() { _ = client.Close(context.Background()) }()
 	ctx, cancel := context.WithCancel(t.Context())
 	c, err := New(client, "x")

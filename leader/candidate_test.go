@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -28,9 +29,7 @@ func TestOneCandidateLeadsAtATimeAndTheNextFollowsWhenItResigns(t *testing.T) {
 		if s := next.Status(); s.State != leader.StateCampaigning || s.Token != 0 {
 			t.Errorf("a candidate says of itself: %+v", s)
 		}
-		if err := was.Resign(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, was.Resign(t.Context()))
 		if why := now.told(t); why != leader.ErrResigned || now.lease.Err() != pglock.ErrReleased {
 			t.Errorf("the work ended with %v, and the lease with %v", why, now.lease.Err())
 		}
@@ -70,8 +69,7 @@ func TestNobodyElseLeadsBeforeTheWorkHasStopped(t *testing.T) {
 		m.e.t.Helper()
 		ctx, cancel := context.WithCancel(m.e.t.Context())
 		defer cancel()
-		over := make(chan error, 1)
-		go func() { over <- call(ctx) }()
+		over := must.Go(func() error { return call(ctx) })
 		now.told(m.e.t)
 		cancel()
 		if err := receive(m.e.t, over, what); !errors.Is(err, context.Canceled) {
@@ -253,9 +251,7 @@ func TestCloseOfTheClientEndsRun(t *testing.T) {
 		})
 	}()
 	receive(t, leads, "the candidate leads")
-	if err := client.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, client.Close(t.Context()))
 	if err := receive(t, over, "Run"); !errors.Is(err, pglock.ErrClosed) {
 		t.Errorf("Run: %v", err)
 	}
@@ -309,9 +305,7 @@ func TestRunOfACandidateIsOneAtATime(t *testing.T) {
 		t.Error(now.lease.Err())
 	}
 	now.returns <- nil
-	if err := m.ends(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.ends())
 	if err := m.Run(t.Context(), fn); err != nil {
 		t.Errorf("Run after Run: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -139,9 +140,7 @@ func TestAWorkThatHasLostItsLockToItsOwnProcessIsDeposed(t *testing.T) {
 				})
 			}()
 			lease := receive(t, leads, "a leads")
-			if err := giveUp(t.Context(), client, lease); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, giveUp(t.Context(), client, lease))
 			next := e.join("b", false)
 			next.leads()
 			time.Sleep(2 * time.Millisecond) // the clock moves on
@@ -184,9 +183,7 @@ func TestALeaderThatEndsInOrderIsNeverDeposed(t *testing.T) {
 		})
 	}
 	for range 20 {
-		if err := m.Resign(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, m.Resign(t.Context()))
 		m.leads()
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/pglock"
@@ -64,9 +65,7 @@ func TestObserverSeesTheStateThenEachChangeUntilItsCtxEnds(t *testing.T) {
 		t.Errorf("a leads: %+v", info)
 	}
 	b := e.queue("b")[0]
-	if err := a.HandOver(t.Context(), "b"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, a.HandOver(t.Context(), "b"))
 	now = b.leads()
 	if info := next("b leads"); info.Holder != "b" || info.Token != now.lease.Token() || info.Metadata != nil {
 		t.Errorf("b leads: %+v", info)
@@ -95,9 +94,7 @@ func TestObserverIsToldOneLastErrorWhenItsClientIsClosed(t *testing.T) {
 	client := e.client()
 	infos := observing(t.Context(), client)
 	receive(t, infos, "nobody")
-	if err := client.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, client.Close(t.Context()))
 	if s := receive(t, infos, "the last error"); !errors.Is(s.err, pglock.ErrClosed) {
 		t.Errorf("%+v", s)
 	}
@@ -121,14 +118,9 @@ func TestCurrentOpensNoConnection(t *testing.T) {
 	pool := pgtest.Database(t).Pool(t, func(config *pgxpool.Config) {
 		config.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { opened.Add(1); return nil }
 	})
-	client, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(pglock.New(t.Context(), pool))(t)
 	for range 10 {
-		if _, err := leader.Current(t.Context(), client, "x"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(leader.Current(t.Context(), client, "x"))(t)
 	}
 	if err := client.Close(t.Context()); err != nil { // what it began to open is open now
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -23,10 +24,7 @@ func TestWorkThatOutlivesItsLeadershipIsObserved(t *testing.T) {
 	defer cancel()
 	over := make(chan error)
 	broken, told, stop := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	candidate, err := leader.New(c, "x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	candidate := must.Get(leader.New(c, "x"))(t)
 	go func() {
 		over <- candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
 			<-broken

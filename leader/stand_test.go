@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -31,19 +32,13 @@ type election struct {
 func newElection(t *testing.T) *election {
 	t.Helper()
 	pool := pgtest.Database(t).Pool(t)
-	admin, err := lockadmin.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(lockadmin.New(t.Context(), pool))(t)
 	return &election{t: t, pool: pool, admin: admin}
 }
 
 func (e *election) client(opts ...pglock.Option) *pglock.Client {
 	e.t.Helper()
-	c, err := pglock.New(e.t.Context(), e.pool, opts...)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	c := must.Get(pglock.New(e.t.Context(), e.pool, opts...))(e.t)
 	e.t.Cleanup(func() { _ = c.Close(context.Background()) })
 	return c
 }
@@ -71,10 +66,7 @@ type term struct {
 // candidate makes a candidate for the lock of the election.
 func (e *election) candidate(client *pglock.Client, opts ...leader.Option) *leader.Candidate {
 	e.t.Helper()
-	c, err := leader.New(client, "x", opts...)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	c := must.Get(leader.New(client, "x", opts...))(e.t)
 	return c
 }
 
@@ -155,9 +147,7 @@ func (e *election) eventually(what string, done func() bool) {
 func (e *election) breaks() {
 	e.t.Helper()
 	e.broken.Store(true)
-	if _, err := e.admin.Break(e.t.Context(), "x", "a test", lockadmin.BreakOptions{}); err != nil {
-		e.t.Fatal(err)
-	}
+	must.Get(e.admin.Break(e.t.Context(), "x", "a test", lockadmin.BreakOptions{}))(e.t)
 }
 
 func (e *election) held() bool {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -20,9 +21,7 @@ func TestHandOverMakesTheNamedCandidateLead(t *testing.T) {
 	now := m.leads()
 	others := e.queue("b", "c", "d", "e")
 	began := time.Now()
-	if err := m.HandOver(t.Context(), "d"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, m.HandOver(t.Context(), "d"))
 	if why := now.told(t); why != leader.ErrHandOver || now.lease.Err() != pglock.ErrReleased {
 		t.Errorf("the work ended with %v, and the lease with %v", why, now.lease.Err())
 	}
@@ -36,9 +35,7 @@ func TestHandOverMakesTheNamedCandidateLead(t *testing.T) {
 	last := d
 	was := others[2]
 	for _, next := range []*member{others[0], others[1], others[3], m} {
-		if err := was.Resign(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, was.Resign(t.Context()))
 		term := next.leads()
 		if term.lease.Token() <= last.lease.Token() {
 			t.Errorf("%v leads after %v", term.lease, last.lease)
@@ -89,8 +86,7 @@ func TestHandOverToACandidateThatLeavesMeanwhileLetsTheLeaderGoOn(t *testing.T) 
 	m := e.join("a", true)
 	now := m.leads()
 	other := e.queue("b", "c")[1]
-	handed := make(chan error, 1)
-	go func() { handed <- m.HandOver(t.Context(), "c") }()
+	handed := must.Go(func() error { return m.HandOver(t.Context(), "c") })
 	now.told(t)
 	other.leave()
 	if err := other.ends(); err == nil {
@@ -118,8 +114,7 @@ func TestHandOverOfALeadershipThatWasLostSaysSo(t *testing.T) {
 	m := e.join("a", true)
 	now := m.leads()
 	other := e.queue("b", "c")[0]
-	handed := make(chan error, 1)
-	go func() { handed <- m.HandOver(t.Context(), "c") }()
+	handed := must.Go(func() error { return m.HandOver(t.Context(), "c") })
 	now.told(t)
 	e.breaks()
 	other.leads() // the break serves the queue in its order

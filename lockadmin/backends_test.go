@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -25,16 +26,10 @@ import (
 // hold acquires a lock whose heartbeat runs soon, with a client of its own.
 func hold(t *testing.T, pool *pgxpool.Pool, name string, opts ...pglock.AcquireOption) (*pglock.Client, *pglock.Lease) {
 	t.Helper()
-	c, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(pglock.New(t.Context(), pool))(t)
 	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
-	l, err := c.TryAcquire(t.Context(), name, append([]pglock.AcquireOption{pglock.WithTTL(6 * time.Second)},
-		opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(c.TryAcquire(t.Context(), name, append([]pglock.AcquireOption{pglock.WithTTL(6 * time.Second)},
+		opts...)...))(t)
 	return c, l
 }
 
@@ -44,9 +39,7 @@ func beating(
 ) (*pglock.Client, *pglock.Lease) {
 	t.Helper()
 	c, l := hold(t, pool, name, append([]pglock.AcquireOption{pglock.WithTTL(time.Hour)}, opts...)...)
-	if _, err := l.Extend(t.Context(), 2*time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(l.Extend(t.Context(), 2*time.Hour))(t)
 	return c, l
 }
 
@@ -78,8 +71,7 @@ func backends(t *testing.T, admin *lockadmin.Admin, name string, n int) []lockad
 }
 
 func TestBackendsTellTheHeartbeatOfEachHolderWhileItLives(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
 	one, first := beating(t, pool, "readers", pglock.WithShared(), pglock.WithHolder("one"))
@@ -111,9 +103,7 @@ func TestBackendsTellTheHeartbeatOfEachHolderWhileItLives(t *testing.T) {
 	if all[0].PID == all[1].PID || backends(t, admin, "other", 1)[0].Token != other.Token() {
 		t.Errorf("%+v: two clients have one heartbeat", all)
 	}
-	if err := one.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, one.Close(t.Context()))
 	if left := backends(t, admin, "readers", 1); left[0].PID != all[1].PID {
 		t.Errorf("%+v, want the other holder's alone", left)
 	}
@@ -121,8 +111,7 @@ func TestBackendsTellTheHeartbeatOfEachHolderWhileItLives(t *testing.T) {
 
 // It is what people are told: to end the process ends no lease.
 func TestClientWhoseHeartbeatIsTerminatedRenewsOverANewConnection(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
 	_, lease := hold(t, pool, "report")
@@ -138,8 +127,7 @@ func TestClientWhoseHeartbeatIsTerminatedRenewsOverANewConnection(t *testing.T) 
 }
 
 func TestBackendsKeepTheNameOfTheApplication(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = "shop" })
 	beating(t, pool, "report")
 	if b := backends(t, newAdmin(t, pool), "report", 1)[0]; b.Application != "shop" {
@@ -148,8 +136,7 @@ func TestBackendsKeepTheNameOfTheApplication(t *testing.T) {
 }
 
 func TestBackendsTellOpenFencedTransactions(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
 	_, lease := hold(t, pool, "account", pglock.WithTTL(time.Minute)) // its heartbeat does not run yet
@@ -159,9 +146,7 @@ func TestBackendsTellOpenFencedTransactions(t *testing.T) {
 				guard := func(tx pgx.Tx) {
 					t.Helper()
 					fence := fencedstore.Fence{Lease: lease, Resource: resource, SameToken: true}
-					if _, err := fencedstore.Guard(t.Context(), tx, fence); err != nil {
-						t.Fatal(err)
-					}
+					must.Get(fencedstore.Guard(t.Context(), tx, fence))(t)
 				}
 				if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 					guard(tx)
@@ -189,9 +174,7 @@ func TestBackendsTellOpenFencedTransactions(t *testing.T) {
 					b.Transaction <= 0 || b.Transaction > time.Minute || b.Slot != 0 || b.Token != 0 {
 					t.Errorf("%+v, want the transaction of process %d", b, conn.PgConn().PID())
 				}
-				if err := tx.Rollback(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, tx.Rollback(t.Context()))
 				backends(t, admin, "account", 0)
 			})
 		}
@@ -204,10 +187,7 @@ func passing(
 ) (tx pgx.Tx, pid int, passed chan error) {
 	t.Helper()
 	conn := db.Conn(t)
-	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx = must.Get(conn.Begin(t.Context()))(t)
 	passed = make(chan error, 1)
 	go func() {
 		fence := fencedstore.Fence{Lease: lease, Resource: resource, SameToken: true}
@@ -220,8 +200,7 @@ func passing(
 // Nobody sees the row of a fence that nobody has passed before. The transaction that does is found, and so is who waits
 // for it there, but not who passes another lock's first fence, nor who waits for it elsewhere.
 func TestBackendsTellTheFirstPassageOfAFence(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
 	execute(t, db.Conn(t), "CREATE TABLE accounts (id int PRIMARY KEY)")
@@ -230,10 +209,7 @@ func TestBackendsTellTheFirstPassageOfAFence(t *testing.T) {
 	_, slot := hold(t, pool, "places", pglock.WithTTL(time.Minute), pglock.WithLimit(2))
 	uses := func(name string) (all []string) {
 		t.Helper()
-		found, err := admin.Backends(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := must.Get(admin.Backends(t.Context(), name))(t)
 		for _, b := range found {
 			all = append(all, fmt.Sprint(b.PID, " ", b.Use, " ", b.Resource))
 		}
@@ -245,21 +221,14 @@ func TestBackendsTellTheFirstPassageOfAFence(t *testing.T) {
 	}{{lease, "account", "account"}, {slot, "places#1", "places#1"}, {lease, "elsewhere", ""}} {
 		name, resource := c.lease.Name(), c.resource
 		first, firstPID, passed := passing(t, db, c.lease, resource)
-		if err := <-passed; err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, <-passed)
 		beside, besidePID, passed := passing(t, db, other, "other "+resource)
-		if err := <-passed; err != nil {
-			t.Fatal(err)
-		}
-		if _, err := first.Exec(t.Context(), "INSERT INTO accounts VALUES (1)"); err != nil {
-			t.Fatal(err)
-		}
-		waits := make(chan error, 1)
-		go func() {
+		must.Do(t, <-passed)
+		must.Get(first.Exec(t.Context(), "INSERT INTO accounts VALUES (1)"))(t)
+		waits := must.Go(func() error {
 			_, err := beside.Exec(t.Context(), "INSERT INTO accounts VALUES (1)")
-			waits <- err
-		}()
+			return err
+		})
 		second, secondPID, passed := passing(t, db, c.lease, resource)
 		want := []string{fmt.Sprintf("%d write %s", firstPID, c.told), fmt.Sprintf("%d at fence %s", secondPID, c.told)}
 		pgtest.Eventually(t, "two waits for the first passage of "+resource, func() bool {
@@ -281,9 +250,7 @@ func TestBackendsTellTheFirstPassageOfAFence(t *testing.T) {
 			if tx == second {
 				<-passed
 			}
-			if err := tx.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, tx.Rollback(t.Context()))
 		}
 		backends(t, admin, name, 0)
 	}
@@ -292,37 +259,26 @@ func TestBackendsTellTheFirstPassageOfAFence(t *testing.T) {
 // The server has room for some thousands of marks in all.
 // An application that locks the same numbers as the mark of a first passage, by itself, passes no fence by that.
 func TestAnApplicationsAdvisoryLockIsNoPassage(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
 	hold(t, pool, "nightly", pglock.WithTTL(time.Minute))
 	_, other := hold(t, pool, "other", pglock.WithTTL(time.Minute))
 	tx, pid, passed := passing(t, db, other, "other")
-	if err := <-passed; err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "SELECT pg_advisory_lock(7, hashtext('nightly'))"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-passed)
+	must.Get(tx.Exec(t.Context(), "SELECT pg_advisory_lock(7, hashtext('nightly'))"))(t)
 	for name, want := range map[string]bool{"nightly": false, "other": true} {
-		all, err := admin.Backends(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must.Get(admin.Backends(t.Context(), name))(t)
 		found := slices.ContainsFunc(all, func(b lockadmin.Backend) bool { return b.PID == pid })
 		if found != want {
 			t.Errorf("%s: %+v; found %v, want %v", name, all, found, want)
 		}
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tx.Rollback(t.Context()))
 }
 
 func TestTransactionThatPassesManyFencesForTheFirstTimeMarksFew(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	_, lease := hold(t, db.Pool(t), "account", pglock.WithTTL(time.Minute))
 	conn := db.Conn(t)
 	tx, err := conn.Begin(t.Context())
@@ -332,9 +288,7 @@ func TestTransactionThatPassesManyFencesForTheFirstTimeMarksFew(t *testing.T) {
 	defer tx.Rollback(t.Context()) //nolint:errcheck // the test is over
 	for n := range 20 {
 		row := fencedstore.Fence{Lease: lease, Resource: fmt.Sprint("row ", n)}
-		if _, err := fencedstore.Guard(t.Context(), tx, row); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(fencedstore.Guard(t.Context(), tx, row))(t)
 	}
 	var locks int
 	err = tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks
@@ -345,8 +299,7 @@ func TestTransactionThatPassesManyFencesForTheFirstTimeMarksFew(t *testing.T) {
 }
 
 func TestBackendsSayWhatTheServerHidesAndWhoMayEndThem(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner := db.Conn(t)
 	beating(t, db.Pool(t), "report")
 	all := resting(t, newAdmin(t, db.Pool(t)), "report", 1)
@@ -358,15 +311,9 @@ func TestBackendsSayWhatTheServerHidesAndWhoMayEndThem(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	address, err := url.Parse(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := must.Get(url.Parse(db.URL()))(t)
 	address.User = url.UserPassword(db.Name()+"_user", "secret")
-	pool, err := pgxpool.New(t.Context(), address.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(pgxpool.New(t.Context(), address.String()))(t)
 	defer pool.Close()
 	admin := newAdmin(t, pool)
 	sees := func(hidden bool) {
@@ -395,8 +342,7 @@ func TestBackendsSayWhatTheServerHidesAndWhoMayEndThem(t *testing.T) {
 
 // pg_terminate_backend itself is asked whether the right that is told is the right that it needs.
 func TestMayEndIsTheRightThatTheServerAsksFor(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner := db.Conn(t)
 	login := func(name string) (role string, connect string) {
 		t.Helper()
@@ -407,19 +353,13 @@ func TestMayEndIsTheRightThatTheServerAsksFor(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		address, err := url.Parse(db.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
+		address := must.Get(url.Parse(db.URL()))(t)
 		address.User = url.UserPassword(db.Name()+name, "secret")
 		return role, address.String()
 	}
 	_, holderURL := login("_holder")
 	role, adminURL := login("_admin")
-	holder, err := pglock.Open(t.Context(), holderURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	holder := must.Get(pglock.Open(t.Context(), holderURL))(t)
 	defer holder.Close(t.Context())
 	lease, err := holder.TryAcquire(t.Context(), "report", pglock.WithTTL(time.Hour))
 	if err == nil {
@@ -428,10 +368,7 @@ func TestMayEndIsTheRightThatTheServerAsksFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := pgxpool.New(t.Context(), adminURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(pgxpool.New(t.Context(), adminURL))(t)
 	defer pool.Close()
 	admin := newAdmin(t, pool)
 	for _, granted := range []bool{false, true} {
@@ -450,8 +387,7 @@ func TestMayEndIsTheRightThatTheServerAsksFor(t *testing.T) {
 // misleads nobody: neither before the session marks its connection nor while it does nor when that connection has
 // ended.
 func TestI5_NobodyPosesAsTheHeartbeatOfAnother(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	admin, owner := newAdmin(t, db.Pool(t)), db.Conn(t)
 	key, grant := uuid.NewString(), uuid.NewString()
 	execute(t, owner, `SELECT pglock.acquire_lease('report', $1::text::uuid, $2::text::uuid, 'holder', '1 h')`, grant,
@@ -552,22 +488,17 @@ func (m *marks) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQue
 func (m *marks) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 func TestConnectionIsMarkedOnceAndByTheHeartbeatAlone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	var m marks
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &m })
 	_, lease := beating(t, pool, "report")
 	for m.renewed.Load() < 5 {
-		if _, err := lease.Extend(t.Context(), 2*time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(lease.Extend(t.Context(), 2*time.Hour))(t)
 	}
 	if n := m.marked.Load(); n != 1 {
 		t.Errorf("marked %d times, want once", n)
 	}
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lease.Release(t.Context()))
 }
 
 func TestBackendsOfANameThatCannotBeIsRefused(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -18,8 +19,7 @@ import (
 )
 
 func TestBreakSessionEndsEveryLeaseAndTicketOfADeadClient(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
 	dead, other := uuid.NewString(), uuid.NewString()
@@ -36,15 +36,9 @@ func TestBreakSessionEndsEveryLeaseAndTicketOfADeadClient(t *testing.T) {
 	acquire(dead, "b", "exclusive", "dead", true)
 	acquire(other, "a", "exclusive", "next of a", true)
 	acquire(other, "b", "exclusive", "next of b", true)
-	var id string
-	if err := conn.QueryRow(t.Context(), "SELECT pglock.session_of($1::text::uuid)::text", dead).Scan(&id); err != nil {
-		t.Fatal(err)
-	}
-	broken, err := admin.BreakSession(t.Context(), strings.ToUpper(id), "its host is gone",
-		lockadmin.BreakOptions{Actor: "ada"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := pgtest.One[string](t, conn, "SELECT pglock.session_of($1::text::uuid)::text", dead)
+	broken := must.Get(admin.BreakSession(t.Context(), strings.ToUpper(id), "its host is gone",
+		lockadmin.BreakOptions{Actor: "ada"}))(t)
 	var got []string
 	for _, b := range broken {
 		if b.Holder != "dead" || (b.Ticket == 0) != (b.NewToken > b.Token && b.Token > 0) {
@@ -84,8 +78,7 @@ func TestBreakSessionEndsEveryLeaseAndTicketOfADeadClient(t *testing.T) {
 }
 
 func TestBreakSessionServesTheQueueOfAFreeLock(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
 	dead := uuid.NewString()
@@ -95,9 +88,7 @@ func TestBreakSessionServesTheQueueOfAFreeLock(t *testing.T) {
 	}
 	// and the first waiter does not ask
 	execute(t, conn, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 s'`)
-	if _, err := admin.BreakSession(t.Context(), idOf(t, db, dead), "gone", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(admin.BreakSession(t.Context(), idOf(t, db, dead), "gone", lockadmin.BreakOptions{}))(t)
 	if info, err := admin.Get(t.Context(), "a"); err != nil || !info.Held || info.Holder != "h2" {
 		t.Errorf("%+v, %v; want the next waiter", info, err)
 	}
@@ -113,8 +104,7 @@ func idOf(t *testing.T, db *pgtest.DB, key string) (id string) {
 }
 
 func TestBreakSessionOfALiveClientTellsItAndLetsItsCallsQueueAgain(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
 	_, blocker := hold(t, pool, "busy", pglock.WithTTL(time.Minute))
@@ -133,26 +123,20 @@ func TestBreakSessionOfALiveClientTellsItAndLetsItsCallsQueueAgain(t *testing.T)
 		all, err := lists.All(admin.Waiters(t.Context(), lockadmin.WaitersQuery{Lock: "busy"}))
 		return err == nil && len(all) == 1
 	})
-	info, err := admin.Get(t.Context(), "mine")
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(admin.Get(t.Context(), "mine"))(t)
 	if broken, err := admin.BreakSession(t.Context(), info.Session, "by mistake",
 		lockadmin.BreakOptions{}); err != nil || len(broken) != 2 {
 		t.Fatal(broken, err)
 	}
 	pgtest.Eventually(t, "the loss", func() bool { return errors.Is(lease.Err(), pglock.ErrLost) })
-	if err := blocker.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, blocker.Release(t.Context()))
 	if err := <-got; err != nil {
 		t.Errorf("the waiting call: %v, want the lock", err)
 	}
 }
 
 func TestBreakSessionDoesAllOrNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
@@ -160,13 +144,8 @@ func TestBreakSessionDoesAllOrNothing(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, 'h', '1 h')`, name, key)
 	}
-	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "SELECT FROM pglock.locks WHERE name = 'c' FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(conn.Begin(t.Context()))(t)
+	must.Get(tx.Exec(t.Context(), "SELECT FROM pglock.locks WHERE name = 'c' FOR UPDATE"))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	id, done := idOf(t, db, key), make(chan struct{})
@@ -182,9 +161,7 @@ func TestBreakSessionDoesAllOrNothing(t *testing.T) {
 	<-done
 	// What its caller has left would go on when the row is free.
 	pgtest.Eventually(t, "the end of the statement", func() bool { return !blocked(t, pool) })
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tx.Rollback(t.Context()))
 	if held := texts(t, admin.Locks(t.Context(), lockadmin.LocksQuery{}), func(l pglock.LockInfo) string {
 		return l.Name
 	}); len(held) != 3 {
@@ -197,19 +174,15 @@ func blocked(t *testing.T, pool *pgxpool.Pool) bool {
 	t.Helper()
 	var waiting int
 	// Not wait_event_type: a signal, as of any DROP DATABASE, wakes a waiter, which for that moment shows no event.
-	err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
-		WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`).Scan(&waiting)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`).Scan(&waiting))
 	return waiting > 0
 }
 
 // A lease may run out while its break waits for its row, as for a COMMIT of its holder. Then there is nothing to break
 // of it, and what else the session has is broken all the same.
 func TestBreakSessionPassesOverALeaseThatEndsMeanwhile(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
@@ -218,10 +191,7 @@ func TestBreakSessionPassesOverALeaseThatEndsMeanwhile(t *testing.T) {
 		execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, 'h', '1 h', p_mode => $3)`,
 			name, key, mode)
 	}
-	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(conn.Begin(t.Context()))(t)
 	if _, err := tx.Exec(t.Context(), `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 ms'
 		WHERE name = 'a' AND slot = 1`); err != nil {
 		t.Fatal(err)
@@ -235,9 +205,7 @@ func TestBreakSessionPassesOverALeaseThatEndsMeanwhile(t *testing.T) {
 		ended <- err
 	})
 	pgtest.Eventually(t, "the wait for the row", func() bool { return blocked(t, pool) })
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tx.Commit(t.Context()))
 	if err := <-ended; err != nil || len(broken) != 1 || broken[0].Name != "b" {
 		t.Errorf("%+v, %v; want a break of b alone", broken, err)
 	}
@@ -272,8 +240,7 @@ func TestBreakSessionRefusesBadArguments(t *testing.T) {
 
 // A lease that ends while the first thousand are broken does not make the rest be taken for done.
 func TestBreakSessionGoesOnAfterALeaseThatEndsMeanwhile(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, pool := db.Conn(t), db.Pool(t)
 	admin, key := newAdmin(t, pool), uuid.NewString()
 	execute(t, conn, `SELECT pglock.acquire_lease('l' || to_char(n, 'FM0000'), gen_random_uuid(), $1::text::uuid, 'h', '1 h')
@@ -288,9 +255,7 @@ func TestBreakSessionGoesOnAfterALeaseThatEndsMeanwhile(t *testing.T) {
 	})
 	pgtest.Eventually(t, "the wait for the row", func() bool { return blocked(t, pool) })
 	execute(t, conn, "COMMIT")
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-ended)
 	if left := texts(t, admin.Locks(t.Context(), lockadmin.LocksQuery{}),
 		func(l pglock.LockInfo) string { return l.Name }); len(left) != 0 {
 		t.Errorf("%q are still held, and there was no error", left)

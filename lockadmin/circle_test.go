@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -24,10 +25,7 @@ func (e tree) aged() {
 // busy has a program hold one lock in one goroutine and wait for others in others, each of which knows of nothing else.
 func (e tree) busy(client *pglock.Client, holds string, waitsFor ...string) *pglock.Lease {
 	e.t.Helper()
-	lease, err := client.TryAcquire(e.t.Context(), holds)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	lease := must.Get(client.TryAcquire(e.t.Context(), holds))(e.t)
 	for _, name := range waitsFor {
 		e.queue(client, name)
 	}
@@ -100,11 +98,8 @@ func (e tree) saysPerhaps(want lockadmin.Severity) {
 func TestTwoProgramsArePerhapsADeadlockOnceNothingMovesForLong(t *testing.T) {
 	t.Parallel()
 	e := newTree(t)
-	other, err := pglock.New(t.Context(), e.db.Pool(t), pglock.WithDefaultHolder("other"),
-		pglock.WithDefaultTTL(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.Get(pglock.New(t.Context(), e.db.Pool(t), pglock.WithDefaultHolder("other"),
+		pglock.WithDefaultTTL(time.Minute)))(t)
 	t.Cleanup(func() { _ = other.Close(t.Context()) })
 	lease := e.busy(e.client, "job-0")
 	e.busy(other, "job-1", "job-0")
@@ -114,9 +109,7 @@ func TestTwoProgramsArePerhapsADeadlockOnceNothingMovesForLong(t *testing.T) {
 	e.saysPerhaps(lockadmin.SeverityBusy)
 	e.aged()
 	e.saysPerhaps(lockadmin.SeverityNote) // so that the overview has it
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lease.Release(t.Context()))
 	pgtest.Eventually(t, "the lock's next holder", func() bool { return e.explain("job-0").State == "held" })
 	if x := e.explain("job-1"); x.Verdicts[0].Kind != "slow" || len(x.Circle) > 0 {
 		t.Errorf("after job-0 has changed hands: %+v", x.Verdicts[0])

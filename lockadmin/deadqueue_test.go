@@ -9,8 +9,7 @@ import (
 
 // A look reads a thousand tickets of a queue at once. All of these may be dead.
 func TestAQueueWhoseFirstThousandAreDeadIsExplained(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	explained := func(want lockadmin.LockState) {
 		t.Helper()

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -60,8 +61,7 @@ func TestExplainNamesWhoeverKeepsTheHistoryFromTheNextGrant(t *testing.T) {
 		"read":                  {"LOCK TABLE pglock.events IN ROW EXCLUSIVE MODE", ranOut, true, "turn", "stuck"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			conn := db.Conn(t)
 			admin := newAdmin(t, db.Pool(t))
 			for n, wait := range []bool{false, c.waits} {
@@ -80,10 +80,7 @@ func TestExplainNamesWhoeverKeepsTheHistoryFromTheNextGrant(t *testing.T) {
 					FROM pg_stat_activity WHERE pid = $1`, pid).Scan(&old)
 				return err == nil && old
 			})
-			e, err := admin.Explain(t.Context(), "report")
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := must.Get(admin.Explain(t.Context(), "report"))(t)
 			v := e.Verdicts[0]
 			if v.Kind != c.kind || v.Severity != c.grave {
 				t.Errorf("%s, %s, want %s, %s: %s", v.Kind, v.Severity, c.kind, c.grave, v.Text)
@@ -99,8 +96,7 @@ func TestExplainNamesWhoeverKeepsTheHistoryFromTheNextGrant(t *testing.T) {
 
 // Somebody may want to lock the history, and wait for others: those are in the way.
 func TestExplainNamesThoseWhoKeepWhoeverWantsToLockTheHistory(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
 	execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')`)
@@ -110,10 +106,7 @@ func TestExplainNamesThoseWhoKeepWhoeverWantsToLockTheHistory(t *testing.T) {
 	wants, pid := openly(t, db)
 	behind(t, db, wants, "LOCK TABLE pglock.events")
 	pgtest.Eventually(t, "who is in the way is named", func() bool {
-		e, err := admin.Explain(t.Context(), "report")
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Get(admin.Explain(t.Context(), "report"))(t)
 		v := e.Verdicts[0]
 		return v.Kind == "history" && strings.Contains(v.Text, fmt.Sprintf("server process %d ", pid)) &&
 			strings.Contains(v.Text, fmt.Sprintf("It waits itself, for process %d.", reader)) &&
@@ -123,8 +116,7 @@ func TestExplainNamesThoseWhoKeepWhoeverWantsToLockTheHistory(t *testing.T) {
 
 // A grant that waits for the history has locked the lock's row meanwhile. Whoever it waits for is to blame.
 func TestExplainNamesWhoeverKeepsThoseWhoHaveLockedTheRow(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
 	execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')`)
@@ -195,9 +187,7 @@ func TestALookAtManyLocksWaitsForTheHistoryOnce(t *testing.T) {
 	for _, s := range all.Locks {
 		leases = append(leases, pglock.LockInfo{Name: s.Lock, Held: true})
 	}
-	if _, err := admin.Summaries(t.Context(), leases); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(admin.Summaries(t.Context(), leases))(t)
 	if n := past.n.Load(); n != 1 {
 		t.Errorf("the summaries asked for the history %d times, want once", n)
 	}

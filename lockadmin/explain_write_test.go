@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -29,9 +30,7 @@ func TestExplainSaysThatTheLockIsHandedPastWhoWaits(t *testing.T) {
 			t.Parallel()
 			pool := pgtest.Database(t).Pool(t)
 			admin := newAdmin(t, pool)
-			if _, err := admin.SetHistory(t.Context(), lockadmin.HistoryChange{Level: level}); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(admin.SetHistory(t.Context(), lockadmin.HistoryChange{Level: level}))(t)
 			c, lease := hold(t, pool, "report", pglock.WithTTL(time.Minute))
 			grants := map[string]chan *pglock.Lease{}
 			waits := func(who string, n int) {
@@ -48,10 +47,7 @@ func TestExplainSaysThatTheLockIsHandedPastWhoWaits(t *testing.T) {
 			}
 			explained := func() lockadmin.Explanation {
 				t.Helper()
-				e, err := admin.Explain(t.Context(), "report")
-				if err != nil {
-					t.Fatal(err)
-				}
+				e := must.Get(admin.Explain(t.Context(), "report"))(t)
 				return e
 			}
 			waits("third", 1)
@@ -63,9 +59,7 @@ func TestExplainSaysThatTheLockIsHandedPastWhoWaits(t *testing.T) {
 				if next == "another" {
 					waits(next, 2)
 				}
-				if err := lease.HandOver(t.Context(), next); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, lease.HandOver(t.Context(), next))
 				lease = <-grants[next]
 			}
 			e := explained()
@@ -73,9 +67,7 @@ func TestExplainSaysThatTheLockIsHandedPastWhoWaits(t *testing.T) {
 				!strings.Contains(v.Text, want) || strings.Contains(v.Because, "in order") {
 				t.Errorf("%s, %s: %s %s; want %q", v.Kind, v.Severity, v.Text, v.Because, want)
 			}
-			if err := lease.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, lease.Release(t.Context()))
 			if third := <-grants["third"]; third == nil {
 				t.Error("the third one has no lease")
 			}
@@ -96,14 +88,9 @@ func TestWhatIsLeftOfAWritesTimeIsWhatTheServerLeavesIt(t *testing.T) {
 	admin := newAdmin(t, pool)
 	execute(t, conn, "CREATE TABLE accounts (id int PRIMARY KEY); INSERT INTO accounts VALUES (16)")
 	_, lease := hold(t, pool, "report", pglock.WithTTL(ttl))
-	blocker, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	blocker := must.Get(conn.Begin(t.Context()))(t)
 	defer blocker.Rollback(t.Context()) //nolint:errcheck // the test is over
-	if _, err := blocker.Exec(t.Context(), "DELETE FROM accounts"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(blocker.Exec(t.Context(), "DELETE FROM accounts"))(t)
 	over := make(chan error, 1)
 	go func() {
 		over <- fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {

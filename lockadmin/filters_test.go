@@ -49,10 +49,7 @@ func shop(t *testing.T) (admin *lockadmin.Admin, session string) {
 	execute(t, conn,
 		`UPDATE pglock.waiters SET enqueued_at = clock_timestamp() - (substr(holder, 2)::int % 4) * interval '1 h'
 		- CASE holder WHEN 'w2' THEN interval '90 min' ELSE '0' END`)
-	var id string
-	if err := conn.QueryRow(t.Context(), "SELECT pglock.session_of($1::text::uuid)::text", key).Scan(&id); err != nil {
-		t.Fatal(err)
-	}
+	id := pgtest.One[string](t, conn, "SELECT pglock.session_of($1::text::uuid)::text", key)
 	return newAdmin(t, db.Pool(t)), id
 }
 
@@ -168,8 +165,7 @@ func TestWaitersAreFilteredAndOrderedAndKeepTheirPlaces(t *testing.T) {
 }
 
 func TestFencesAreFilteredAndOrdered(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	for n, f := range [][2]string{{"l1", "b/1"}, {"l1", "a/2"}, {"l2", "b/3"}, {"l2", "c"}} {
 		execute(t, conn, `SELECT pglock.fence($1, l.token, l.grant_id, $2) FROM (

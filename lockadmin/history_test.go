@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -55,10 +56,7 @@ func (l lease) runOut(t *testing.T, conn *pgx.Conn) {
 
 func setHistory(t *testing.T, admin *lockadmin.Admin, c lockadmin.HistoryChange) lockadmin.HistorySettings {
 	t.Helper()
-	s, err := admin.SetHistory(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(admin.SetHistory(t.Context(), c))(t)
 	return s
 }
 
@@ -113,20 +111,13 @@ func everyEnd(t *testing.T, conn *pgx.Conn) {
 
 func column(t *testing.T, conn *pgx.Conn, sql string) []string {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), sql)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must.Get(conn.Query(t.Context(), sql))(t)
+	all := must.Get(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	return all
 }
 
 func TestAtLevelAllEveryTenureIsInTheHistoryOnce(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll})
 	everyEnd(t, conn)
@@ -151,8 +142,7 @@ func TestAtLevelAllEveryTenureIsInTheHistoryOnce(t *testing.T) {
 }
 
 func TestAtTheDefaultTheHistoryHasTheLossesAlone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	everyEnd(t, conn)
 	for name, want := range map[string][]string{
@@ -178,8 +168,7 @@ func TestAtTheDefaultTheHistoryHasTheLossesAlone(t *testing.T) {
 
 // A lease that ran out had ended before anybody noticed.
 func TestTheTenureOfALeaseThatRanOutEndsWithItsExpiry(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	for _, name := range []string{"taken", "pruned"} {
 		grant(t, conn, name, "late", "1 h", "")
@@ -216,8 +205,7 @@ func TestALeaseThatExpiredAndWasPrunedIsExpired(t *testing.T) {
 }
 
 func TestHistoryIsChosenByKindTimeAndPlace(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	execute(t, conn, `INSERT INTO pglock.events (at, kind, lock_name, token)
 		SELECT timestamptz '2026-01-01 10:00 UTC' + n * interval '1 min', (ARRAY['takeover', 'break', 'release'])[1 + n % 3], (ARRAY['a', 'b'])[1 + n % 2], n FROM generate_series(1, 12) n`)
@@ -271,8 +259,7 @@ type late struct {
 func (l late) Deadline() (time.Time, bool) { return l.deadline, true }
 
 func TestATableInUseIsNamedIfTheServerEndsTheLastTryBeforeTheCaller(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	admin := newAdmin(t, db.Pool(t))
 	slow, err := db.Conn(t).Begin(t.Context())
 	if err == nil {
@@ -293,14 +280,11 @@ func TestATableInUseIsNamedIfTheServerEndsTheLastTryBeforeTheCaller(t *testing.T
 			t.Errorf("%v, want ErrInUse", err)
 		}
 	}
-	if err := slow.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, slow.Rollback(t.Context()))
 }
 
 func TestTheLevelIsChangedWithoutHoldingUpOthers(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	if s, err := admin.HistorySettings(t.Context()); err != nil ||
 		s != (lockadmin.HistorySettings{Level: lockadmin.HistoryLosses, Keep: lockadmin.DefaultKeep}) {
@@ -310,9 +294,7 @@ func TestTheLevelIsChangedWithoutHoldingUpOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := slow.Exec(t.Context(), `LOCK TABLE pglock.locks IN ROW EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(slow.Exec(t.Context(), `LOCK TABLE pglock.locks IN ROW EXCLUSIVE MODE`))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()
 	changed := make(chan error, 1)
@@ -341,9 +323,7 @@ func TestTheLevelIsChangedWithoutHoldingUpOthers(t *testing.T) {
 	if s, err := admin.HistorySettings(t.Context()); err != nil || s.Level != lockadmin.HistoryLosses {
 		t.Errorf("%+v, %v; want no change", s, err)
 	}
-	if err := slow.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, slow.Rollback(t.Context()))
 	before := time.Now().Add(-time.Minute)
 	s := setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll, Keep: 48 * time.Hour, Actor: "me"})
 	if s.Level != lockadmin.HistoryAll || s.Keep != 48*time.Hour || s.Since.Before(before) || !s.Pruned.IsZero() {
@@ -375,8 +355,7 @@ func TestTheLevelIsChangedWithoutHoldingUpOthers(t *testing.T) {
 
 // A lock does not hang because of its history.
 func TestAReleaseGoesOnWhenTheHistoryCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll})
 	grant(t, conn, "a", "one", "1 h", "").release(t, conn)
@@ -384,17 +363,10 @@ func TestAReleaseGoesOnWhenTheHistoryCannotBeWritten(t *testing.T) {
 	grant(t, conn, "a", "two", "1 h", "").release(t, conn)
 	execute(t, conn, `ALTER TABLE pglock.events DROP CONSTRAINT full_up`)
 	grant(t, conn, "a", "three", "1 h", "").release(t, conn)
-	locked, err := db.Conn(t).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := locked.Exec(t.Context(), `LOCK TABLE pglock.events`); err != nil {
-		t.Fatal(err)
-	}
+	locked := must.Get(db.Conn(t).Begin(t.Context()))(t)
+	must.Get(locked.Exec(t.Context(), `LOCK TABLE pglock.events`))(t)
 	grant(t, conn, "a", "four", "1 h", "").release(t, conn)
-	if err := locked.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, locked.Rollback(t.Context()))
 	if got, want := events(t, admin, "a"), []string{"release of one exclusive/0 number 1",
 		"release of three exclusive/0 number 3"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
@@ -407,8 +379,7 @@ func TestAReleaseGoesOnWhenTheHistoryCannotBeWritten(t *testing.T) {
 }
 
 func TestTheHistoryIsPrunedByItsAgeInSteps(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	fill := func() {
 		execute(t, conn, `TRUNCATE pglock.events`)
@@ -446,15 +417,11 @@ func TestTheHistoryIsPrunedByItsAgeInSteps(t *testing.T) {
 }
 
 func TestLocksTellTheirGrantsAndTheirSlowestRenewal(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	info := func() pglock.LockInfo {
 		t.Helper()
-		i, err := admin.Get(t.Context(), "a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		i := must.Get(admin.Get(t.Context(), "a"))(t)
 		return i
 	}
 	var l lease

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -26,10 +27,7 @@ func execute(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 // texts is a list in words.
 func texts[T any](t *testing.T, list iter.Seq2[T, error], text func(T) string) []string {
 	t.Helper()
-	all, err := lists.All(list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(lists.All(list))(t)
 	var words []string
 	for _, one := range all {
 		words = append(words, text(one))

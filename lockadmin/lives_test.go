@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -63,8 +64,7 @@ func TestLifeFollowsFromSignsAndTheConnection(t *testing.T) {
 
 // A short lease lacks a renewal long before the lists call its holder silent.
 func TestWhyCallsNobodyStoppedBeforeTheListsDo(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'holder', '6 s')`)
 	for ago, want := range map[string]string{"4 s": "late", "16 s": "silent"} {
@@ -82,8 +82,7 @@ func TestWhyCallsNobodyStoppedBeforeTheListsDo(t *testing.T) {
 
 // Only a look makes tickets count for longer.
 func TestASignOfLifeKeepsNoTicket(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	key := uuid.NewString()
 	execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'holder', '1 h')`)
@@ -107,8 +106,7 @@ func TestASignOfLifeKeepsNoTicket(t *testing.T) {
 
 // A session's TTL says how long its tickets count, not how often it is heard of.
 func TestLooksAreNotedEveryFewSeconds(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	key := uuid.NewString()
 	var writes int
@@ -128,8 +126,7 @@ func TestLooksAreNotedEveryFewSeconds(t *testing.T) {
 
 // After a break the session's row is new. The next sign tells that, and the one after it marks the connection again.
 func TestASignTellsWhetherTheConnectionIsMarked(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	key := uuid.NewString()
 	sign := func(pid any) (marked bool) {
@@ -155,8 +152,7 @@ func TestASignTellsWhetherTheConnectionIsMarked(t *testing.T) {
 
 // A connection holds one advisory lock as its mark, however often it is marked.
 func TestAConnectionThatIsMarkedAgainKeepsOneMark(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, other := db.Conn(t), db.Conn(t)
 	key := uuid.NewString()
 	mark := func() (marked *bool) {
@@ -181,47 +177,28 @@ func TestAConnectionThatIsMarkedAgainKeepsOneMark(t *testing.T) {
 		}
 		wantOne()
 	}
-	tx, err := other.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `UPDATE pglock.sessions SET version = 'v1.0.1'`); err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(other.Begin(t.Context()))(t)
+	must.Get(tx.Exec(t.Context(), `UPDATE pglock.sessions SET version = 'v1.0.1'`))(t)
 	if m := mark(); m != nil {
 		t.Errorf("%v, want NULL while somebody has locked the row", *m)
 	}
 	wantOne()
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tx.Rollback(t.Context()))
 }
 
 func TestLivesOfLeasesThatHaveEndedAreZero(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
-	client, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(pglock.New(t.Context(), pool))(t)
 	defer client.Close(t.Context())
 	var infos []pglock.LockInfo
 	for _, name := range []string{"kept", "given back"} {
-		lease, err := client.TryAcquire(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, err := admin.Get(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(client.TryAcquire(t.Context(), name))(t)
+		info := must.Get(admin.Get(t.Context(), name))(t)
 		infos = append(infos, info)
 		if name == "given back" {
-			if err := lease.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, lease.Release(t.Context()))
 		}
 	}
 	lives, err := admin.Lives(t.Context(), infos)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -76,14 +77,8 @@ func holding(t *testing.T, db *pgtest.DB, sign string) *os.Process {
 // life is what the lists say of the holder of lock report, which must be the same.
 func life(t *testing.T, admin *lockadmin.Admin) lockadmin.Life {
 	t.Helper()
-	info, err := admin.Get(t.Context(), "report")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lives, err := admin.Lives(t.Context(), []pglock.LockInfo{info})
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(admin.Get(t.Context(), "report"))(t)
+	lives := must.Get(admin.Lives(t.Context(), []pglock.LockInfo{info}))(t)
 	sessions, err := lists.All(admin.Sessions(t.Context(), lockadmin.SessionsQuery{Session: info.Session}))
 	if err != nil || len(sessions) != 1 {
 		t.Fatal(sessions, err)
@@ -110,14 +105,11 @@ func quiet(t *testing.T, db *pgtest.DB, d time.Duration) {
 }
 
 func TestLifeOfAHolderThatIsKilled(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	admin := newAdmin(t, db.Pool(t))
 	p := holding(t, db, "now")
 	awaitLife(t, admin, lockadmin.LifeAlive)
-	if err := p.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Kill())
 	awaitLife(t, admin, lockadmin.LifeUnknown) // its connection has ended, and it may open another
 	quiet(t, db, 16*time.Second)
 	if got := life(t, admin); got != lockadmin.LifeDead {
@@ -131,14 +123,11 @@ func TestLifeOfAHolderThatIsKilled(t *testing.T) {
 }
 
 func TestLifeOfAHolderThatIsStopped(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	admin := newAdmin(t, db.Pool(t))
 	p := holding(t, db, "now")
 	awaitLife(t, admin, lockadmin.LifeAlive)
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Signal(syscall.SIGSTOP))
 	if got := life(t, admin); got != lockadmin.LifeAlive {
 		t.Errorf("%s, want it alive a moment after its sign", got)
 	}
@@ -146,25 +135,20 @@ func TestLifeOfAHolderThatIsStopped(t *testing.T) {
 	if got := life(t, admin); got != lockadmin.LifeSilent {
 		t.Errorf("%s, want it silent: its connection is open", got)
 	}
-	if err := p.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Signal(syscall.SIGCONT))
 	awaitLife(t, admin, lockadmin.LifeAlive)
 }
 
 // Nobody can tell of a lease that has just been granted. A client that has died before its first sign cannot be told
 // from one that goes through a pooler and is stopped.
 func TestLifeOfAHolderThatGaveNoSign(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	admin := newAdmin(t, db.Pool(t))
 	p := holding(t, db, "")
 	if got := life(t, admin); got != lockadmin.LifeUnknown {
 		t.Errorf("%s, want it unknown", got)
 	}
-	if err := p.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Kill())
 	quiet(t, db, 16*time.Second)
 	if got := life(t, admin); got != lockadmin.LifeSilent {
 		t.Errorf("%s, want it silent", got)
@@ -174,8 +158,7 @@ func TestLifeOfAHolderThatGaveNoSign(t *testing.T) {
 // In real time, without anything but a TTL of an hour.
 func TestAHolderOfAnHourIsKnownWithinSeconds(t *testing.T) {
 	pgtest.Whole(t, "TestLifeOfAHolderThatIsKilled")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	admin := newAdmin(t, db.Pool(t))
 	p := holding(t, db, "")
 	awaitLife(t, admin, lockadmin.LifeAlive)
@@ -185,9 +168,7 @@ func TestAHolderOfAnHourIsKnownWithinSeconds(t *testing.T) {
 			t.Fatalf("%s, want it alive", got)
 		}
 	}
-	if err := p.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Kill())
 	killed := time.Now()
 	awaitLife(t, admin, lockadmin.LifeUnknown)
 	awaitLife(t, admin, lockadmin.LifeDead)

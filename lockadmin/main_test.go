@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
@@ -23,9 +24,6 @@ var holder func()
 
 func newAdmin(t *testing.T, pool *pgxpool.Pool) *lockadmin.Admin {
 	t.Helper()
-	a, err := lockadmin.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(lockadmin.New(t.Context(), pool))(t)
 	return a
 }

@@ -7,8 +7,7 @@ import (
 )
 
 func TestMarkOfAConnectionThatFailsLeavesNoLock(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, other := db.Conn(t), db.Conn(t)
 	const mark = "SELECT pglock.mark_connection('00000000-0000-0000-0000-0000000000a1', pg_backend_pid(), 'h', 'v1')"
 	locks := func(when string, want int) {

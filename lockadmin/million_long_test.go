@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -251,10 +252,7 @@ func explained(t *testing.T, db *pgtest.DB, call string) (all []node) {
 	config := db.Pool(t).Config().ConnConfig
 	var notices []string
 	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { notices = append(notices, n.Message) }
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pgx.ConnectConfig(t.Context(), config))(t)
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	for _, sql := range []string{"LOAD 'auto_explain'", "SET auto_explain.log_min_duration = 0",
 		"SET auto_explain.log_nested_statements = on", "SET auto_explain.log_analyze = on",

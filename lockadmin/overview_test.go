@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -19,10 +20,7 @@ import (
 // names are the locks of an overview, with their words.
 func illOf(t *testing.T, admin *lockadmin.Admin, limit int) (string, lockadmin.Overview) {
 	t.Helper()
-	all, err := admin.Overview(t.Context(), limit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(admin.Overview(t.Context(), limit))(t)
 	var words []string
 	for _, s := range all.Locks {
 		words = append(words, fmt.Sprintf("%s %s", s.Lock, s.Kind))
@@ -40,8 +38,7 @@ func manyFree(t *testing.T, conn *pgx.Conn, n int) {
 
 // Tickets of the dead make nobody busy: neither those that have been passed over nor those that nobody has come to yet.
 func TestTheOverviewCountsNoQueueOfTheDead(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
 	for _, name := range []string{"broken", "left"} {
@@ -66,8 +63,7 @@ func TestTheOverviewCountsNoQueueOfTheDead(t *testing.T) {
 
 // Among more than a thousand locks the overview finds those that are not well without reading them all.
 func TestTheOverviewFindsWhoIsIllAmongManyLocks(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
 	acquire := func(name, holder string, key uuid.UUID, wait bool) {
@@ -145,8 +141,7 @@ func TestTheOverviewFindsWhoIsIllAmongManyLocks(t *testing.T) {
 // A lock whose holders lose it again and again is well at every look. The overview shows it nevertheless, and why says
 // the same of it, for ten minutes after the third loss within an hour.
 func TestTheOverviewShowsALockThatIsLostAgainAndAgain(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
 	manyFree(t, conn, 1100)
@@ -185,8 +180,7 @@ func TestTheOverviewShowsALockThatIsLostAgainAndAgain(t *testing.T) {
 
 // Locks that are well, and notes, do not take the lines from locks that are not well.
 func TestTheOverviewFillsItsLinesWithWhoIsIll(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
 	acquire := func(name string, key uuid.UUID, wait bool) {
@@ -220,8 +214,7 @@ func TestTheOverviewFillsItsLinesWithWhoIsIll(t *testing.T) {
 
 // Whoever waits to lock a whole table keeps everybody from all locks, and the cause is whom it waits for.
 func TestTheOverviewSaysWhoKeepsEverybodyFromTheLocks(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	admin := newAdmin(t, db.Pool(t))
 	reader, ddl := db.Conn(t), db.Conn(t)
 	execute(t, reader, "BEGIN")
@@ -246,8 +239,7 @@ func TestTheOverviewSaysWhoKeepsEverybodyFromTheLocks(t *testing.T) {
 
 // Of no more than a thousand locks the overview finds all.
 func TestTheOverviewOfFewLocksFindsADeadHolderThatNeverGaveASign(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
 	execute(t, conn,
@@ -267,8 +259,7 @@ func TestTheOverviewOfFewLocksFindsADeadHolderThatNeverGaveASign(t *testing.T) {
 
 // Summaries looks closely at fifty locks at most, and says of which it has not.
 func TestSummariesSaysWhatItHasNotLookedAt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
 	execute(t, conn,
@@ -282,10 +273,7 @@ func TestSummariesSaysWhatItHasNotLookedAt(t *testing.T) {
 		}
 		leases = append(leases, l)
 	}
-	all, err := admin.Summaries(t.Context(), leases)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(admin.Summaries(t.Context(), leases))(t)
 	count := map[string]int{}
 	for i, s := range all {
 		if s.Lock != leases[i].Name {
@@ -315,13 +303,8 @@ func TestASignOfLifeNamesFewLocks(t *testing.T) {
 		}
 	}
 	for _, names := range [][]string{{"a", "b"}, nil} {
-		if err := sign(names); err != nil {
-			t.Fatal(err)
-		}
-		row, err := conn.Query(t.Context(), `SELECT unnest(names) FROM pglock.sessions`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, sign(names))
+		row := must.Get(conn.Query(t.Context(), `SELECT unnest(names) FROM pglock.sessions`))(t)
 		got, err := pgx.CollectRows(row, pgx.RowTo[string])
 		if err != nil || fmt.Sprint(got) != "[a b]" {
 			t.Errorf("after %v the session names %v, %v", names, got, err)
@@ -331,8 +314,7 @@ func TestASignOfLifeNamesFewLocks(t *testing.T) {
 
 // A broken guard is found, also of a resource whose name no lock has.
 func TestTheOverviewFindsABrokenGuard(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
 	execute(t, conn, "CREATE TABLE public.accounts (id bigint PRIMARY KEY)")

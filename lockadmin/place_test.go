@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
@@ -17,17 +18,12 @@ func TestAnAdminKnowsItsPlace(t *testing.T) {
 	t.Parallel()
 	const schema = "my locks"
 	db := pgtest.EmptyDatabase(t)
-	if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema(schema)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), db.URL(), migrations.WithSchema(schema)))
 	pool := db.Pool(t, func(c *pgxpool.Config) { // it may use another server, too
 		other := &pgconn.FallbackConfig{Host: "standby.example.com", Port: 5433}
 		c.ConnConfig.Fallbacks = append(c.ConnConfig.Fallbacks, other)
 	})
-	admin, err := lockadmin.New(t.Context(), pool, lockadmin.WithSchema(schema))
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(lockadmin.New(t.Context(), pool, lockadmin.WithSchema(schema)))(t)
 	first := pool.Config().ConnConfig
 	servers := net.JoinHostPort(first.Host, strconv.Itoa(int(first.Port))) + ", standby.example.com:5433"
 	place := admin.Place()

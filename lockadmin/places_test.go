@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -15,27 +16,19 @@ import (
 func TestAProgramThatIsConnectedHereShowsNoOtherDatabase(t *testing.T) {
 	t.Parallel()
 	here, there := pgtest.Database(t), pgtest.Database(t)
-	var name string
-	if err := there.Conn(t).QueryRow(t.Context(), "SELECT current_database()").Scan(&name); err != nil {
-		t.Fatal(err)
-	}
+	name := pgtest.One[string](t, there.Conn(t), "SELECT current_database()")
 	as := func(c *pgxpool.Config) {
 		c.ConnConfig.RuntimeParams["application_name"] = "pglock app-1/" + name + "[4711]"
 	}
 	ping := func(db *pgtest.DB, n int) {
 		t.Helper()
 		for range n {
-			if err := db.Pool(t, as).Ping(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, db.Pool(t, as).Ping(t.Context()))
 		}
 	}
 	shown := func() bool {
 		t.Helper()
-		e, err := newAdmin(t, here.Pool(t)).Explain(t.Context(), "job-1x")
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Get(newAdmin(t, here.Pool(t)).Explain(t.Context(), "job-1x"))(t)
 		return slices.ContainsFunc(e.Elsewhere, func(p lockadmin.Elsewhere) bool { return p.Database == name })
 	}
 	ping(there, 5) // more than other tests have: the list has the twenty with the most

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -17,14 +18,10 @@ import (
 )
 
 func TestSessionsTellWhatEachClientHoldsAndWaitsFor(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
-	holder, err := pglock.New(t.Context(), pool, pglock.WithDefaultHolder("holder"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	holder := must.Get(pglock.New(t.Context(), pool, pglock.WithDefaultHolder("holder")))(t)
 	defer holder.Close(context.WithoutCancel(t.Context()))
 	for _, name := range []string{"a", "b"} {
 		lease, err := holder.TryAcquire(t.Context(), name, pglock.WithTTL(time.Hour))
@@ -78,8 +75,7 @@ func TestSessionsTellWhatEachClientHoldsAndWaitsFor(t *testing.T) {
 
 // It is what a release or an upgrade looks at: no heartbeat writes it again.
 func TestVersionIsWrittenOnceForAConnection(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	execute(t, conn, `CREATE TABLE writes (n int); CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN INSERT INTO public.writes VALUES (1); RETURN NULL; END $$;
@@ -97,9 +93,7 @@ func TestVersionIsWrittenOnceForAConnection(t *testing.T) {
 		return first.Version != ""
 	})
 	for range 2 {
-		if _, err := lease.Extend(t.Context(), 2*time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(lease.Extend(t.Context(), 2*time.Hour))(t)
 	}
 	if info, err := admin.Get(t.Context(), "report"); err != nil || !info.RenewedAt.After(first.LastHeartbeat) {
 		t.Fatalf("%+v, %v; want it renewed after %v", info, err, first.LastHeartbeat)
@@ -108,14 +102,11 @@ func TestVersionIsWrittenOnceForAConnection(t *testing.T) {
 	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM writes").Scan(&writes); err != nil || writes != 1 {
 		t.Errorf("%d writes, %v; want one", writes, err)
 	}
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lease.Release(t.Context()))
 }
 
 func TestSweepKeepsTheSessionOfAnOpenHeartbeat(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	marked, gone := uuid.NewString(), uuid.NewString()
 	execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, $2, 'marked', 'v1.0.0')`, marked,
@@ -135,8 +126,7 @@ func TestSweepKeepsTheSessionOfAnOpenHeartbeat(t *testing.T) {
 // A program that has ended without closing its client, and had let go of everything, is no client after a minute, also
 // while its row stays because it had said that it holds something for longer.
 func TestSessionsDoNotShowWhoHasEndedAndHoldsNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	for _, holder := range []string{"marked", "holds", "waits", "young", "ended"} {
 		key, pid := uuid.NewString(), 0
@@ -163,8 +153,7 @@ func TestSessionsDoNotShowWhoHasEndedAndHoldsNothing(t *testing.T) {
 }
 
 func TestSessionsAreFilteredOrderedAndPaged(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	keys := map[string]string{}
 	for n, c := range []struct {
@@ -238,8 +227,7 @@ func TestSessionsAreFilteredOrderedAndPaged(t *testing.T) {
 // The next page begins behind the last client of this one, also if that has gone meanwhile. Who gives only the ID of
 // one that has gone hears that, and not that there are no more.
 func TestSessionsGoOnAfterOneThatHasGone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	for _, who := range []string{"ada", "bob", "cyd"} {
 		execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $1, '1 h')`, who)

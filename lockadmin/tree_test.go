@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -27,11 +28,8 @@ type tree struct {
 
 func newTree(t *testing.T) tree {
 	db := pgtest.Database(t)
-	client, err := pglock.New(t.Context(), db.Pool(t), pglock.WithDefaultHolder("mover"),
-		pglock.WithDefaultTTL(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(pglock.New(t.Context(), db.Pool(t), pglock.WithDefaultHolder("mover"),
+		pglock.WithDefaultTTL(time.Minute)))(t)
 	t.Cleanup(func() { _ = client.Close(t.Context()) })
 	return tree{t, db, db.Conn(t), client, newAdmin(t, db.Pool(t))}
 }
@@ -39,10 +37,7 @@ func newTree(t *testing.T) tree {
 // hold takes a lock.
 func (e tree) hold(name string, opts ...pglock.AcquireOption) *pglock.Lease {
 	e.t.Helper()
-	lease, err := e.client.TryAcquire(e.t.Context(), name, opts...)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	lease := must.Get(e.client.TryAcquire(e.t.Context(), name, opts...))(e.t)
 	return lease
 }
 
@@ -61,10 +56,7 @@ func (e tree) wait(name, holder string, subtree bool) {
 
 func (e tree) explain(name string) lockadmin.Explanation {
 	e.t.Helper()
-	x, err := e.admin.Explain(e.t.Context(), name)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	x := must.Get(e.admin.Explain(e.t.Context(), name))(e.t)
 	return x
 }
 
@@ -83,24 +75,15 @@ func (e tree) listed() (names []string) {
 // suspects are the names that the server finds by itself, or of these.
 func (e tree) suspects(names ...string) (found []string) {
 	e.t.Helper()
-	err := e.conn.QueryRow(e.t.Context(), "SELECT names FROM pglock.list_suspects($1)", names).Scan(&found)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	must.Do(e.t, e.conn.QueryRow(e.t.Context(), "SELECT names FROM pglock.list_suspects($1)", names).Scan(&found))
 	return found
 }
 
 // summary is what a list says of a lock in a word.
 func (e tree) summary(name string) lockadmin.Summary {
 	e.t.Helper()
-	infos, err := e.admin.Holders(e.t.Context(), name)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	all, err := e.admin.Summaries(e.t.Context(), infos)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	infos := must.Get(e.admin.Holders(e.t.Context(), name))(e.t)
+	all := must.Get(e.admin.Summaries(e.t.Context(), infos))(e.t)
 	return all[0]
 }
 
@@ -211,9 +194,7 @@ func TestALockIsStuckWhenNoSubtreeIsInTheWayAnyMore(t *testing.T) {
 	e := newTree(t)
 	lease := e.hold("tenants/7", pglock.WithSubtree())
 	e.wait("tenants/7/import", "importer", false)
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lease.Release(t.Context()))
 	if v := e.explain("tenants/7/import").Verdicts[0]; v.Kind != "between" {
 		t.Errorf("just after the release: %+v", v)
 	}
@@ -241,9 +222,7 @@ func TestWhyNamesASubtreeBesidesTheHolder(t *testing.T) {
 	t.Parallel()
 	e := newTree(t)
 	lease := e.hold("tenants/7", pglock.WithSubtree())
-	if _, err := e.client.TryAcquire(lease.Context(), "tenants/7/import"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.client.TryAcquire(lease.Context(), "tenants/7/import"))(t)
 	e.wait("tenants/7/import", "importer", false)
 	v := e.explain("tenants/7/import").Verdicts[0]
 	if v.Kind != "slow" || !strings.Contains(v.Text, "mover holds subtree tenants/7") {

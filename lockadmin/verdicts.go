@@ -36,7 +36,8 @@ func (l *look) conclude() {
 			}
 		}
 		l.freeVerdicts()
-		if !slices.ContainsFunc(l.Verdicts, func(v Verdict) bool { return v.Severity != SeverityBusy && !v.perhaps() }) {
+		sure := func(v Verdict) bool { return v.Severity != SeverityBusy && !v.perhaps() }
+		if !slices.ContainsFunc(l.Verdicts, sure) {
 			l.heldVerdict() // besides what is perhaps a circle
 		}
 		l.deadVerdict()

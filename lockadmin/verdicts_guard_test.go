@@ -5,14 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 // The same guard cannot be made again by a column that can be a key no more, so nobody is told to.
 func TestAGuardWithoutItsKeyIsToBeDropped(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
 	for table, change := range map[string]string{
@@ -27,10 +27,7 @@ func TestAGuardWithoutItsKeyIsToBeDropped(t *testing.T) {
 		if _, err := conn.Exec(t.Context(), again); err == nil {
 			t.Fatalf("%s: the same guard was made again: this shows nothing", table)
 		}
-		e, err := admin.Explain(t.Context(), table)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Get(admin.Explain(t.Context(), table))(t)
 		n := slices.IndexFunc(e.Verdicts, func(v lockadmin.Verdict) bool { return v.Kind == "guard" })
 		if n < 0 {
 			t.Errorf("%s: %+v", table, e)

@@ -13,11 +13,7 @@ import (
 // breakFunction replaces a piece of a function of the schema by a wrong one.
 func breakFunction(t *testing.T, conn *pgx.Conn, name, right, wrong string) {
 	t.Helper()
-	var whole string
-	if err := conn.QueryRow(t.Context(),
-		`SELECT pg_get_functiondef(p.oid) FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND p.proname = $1`, name).Scan(&whole); err != nil {
-		t.Fatal(err)
-	}
+	whole := pgtest.One[string](t, conn, `SELECT pg_get_functiondef(p.oid) FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND p.proname = $1`, name)
 	broken := strings.Replace(whole, right, wrong, 1)
 	if broken == whole {
 		t.Fatalf("%s has no %q", name, right)
@@ -124,8 +120,7 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 			continue
 		}
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 			setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll})
 			tc.breaks(t, conn)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -75,8 +76,7 @@ func (b *busy) turn(ctx context.Context) error {
 
 // A correct server leaves a history in which Verify finds nothing, also while it is written.
 func TestVerifyFindsNothingWrongInABusyHistory(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	admin := newAdmin(t, db.Pool(t))
 	setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll})
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
@@ -93,10 +93,7 @@ func TestVerifyFindsNothingWrongInABusyHistory(t *testing.T) {
 		})
 	}
 	for range 2 { // and clients of the library
-		c, err := pglock.New(t.Context(), db.Pool(t), pglock.WithDefaultTTL(200*time.Millisecond))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(pglock.New(t.Context(), db.Pool(t), pglock.WithDefaultTTL(200*time.Millisecond)))(t)
 		for range 3 {
 			workers.Go(func() {
 				for ctx.Err() == nil {
@@ -111,9 +108,7 @@ func TestVerifyFindsNothingWrongInABusyHistory(t *testing.T) {
 			workers.Wait()
 			closing, done := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 			defer done()
-			if err := c.Close(closing); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, c.Close(closing))
 		}()
 	}
 	clean := func() lockadmin.Verification {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -26,9 +27,7 @@ func write(t *testing.T, conn *pgx.Conn, tenures string) {
 			t.Fatalf("%q: %v", one, err)
 		}
 		if at = to; found {
-			if _, err := fmt.Sscan(written, &at); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(fmt.Sscan(written, &at))(t)
 		}
 		execute(t, conn,
 			`INSERT INTO pglock.events (lock_name, holder, session_id, token, slot, mode, capacity, granted_at, ended_at, at, number, kind, new_token)
@@ -39,8 +38,7 @@ func write(t *testing.T, conn *pgx.Conn, tenures string) {
 }
 
 func TestVerifyFindsWhatIsWrong(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	for what, tc := range map[string]struct{ history, want string }{
 		"nothing": {`
@@ -151,10 +149,7 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 		execute(t, conn, `TRUNCATE pglock.events`)
 		write(t, conn, strings.ReplaceAll(strings.TrimSpace(tc.history), "\t", ""))
 		for _, name := range []string{"a", ""} {
-			v, err := admin.Verify(t.Context(), name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			v := must.Get(admin.Verify(t.Context(), name))(t)
 			if got := strings.Join(findings(v), ", "); got != tc.want || v.Locks != 1 ||
 				v.Tenures != int64(strings.Count(tc.history, "#")) {
 				t.Errorf("%s: %q of %d tenures of %d locks, want %q", what, got, v.Tenures, v.Locks, tc.want)
@@ -176,18 +171,14 @@ func findings(v lockadmin.Verification) (all []string) {
 
 // The leases of the present belong to the record.
 func TestVerifyComparesTheHistoryWithThePresent(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll})
 	grant(t, conn, "a", "one", "1 h", "").release(t, conn)
 	grant(t, conn, "a", "two", "1 h", "")
 	verify := func(want string) {
 		t.Helper()
-		v, err := admin.Verify(t.Context(), "a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(admin.Verify(t.Context(), "a"))(t)
 		if got := strings.Join(findings(v), ", "); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
@@ -215,8 +206,7 @@ func TestVerifyComparesTheHistoryWithThePresent(t *testing.T) {
 
 // Readers whose tenures fill several pages, with one that began before all of them and still runs.
 func TestVerifyComparesTenuresOfDifferentPages(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	execute(t, conn,
 		`INSERT INTO pglock.events (lock_name, holder, token, slot, mode, granted_at, ended_at, at, number, kind)
@@ -236,8 +226,7 @@ func TestVerifyComparesTenuresOfDifferentPages(t *testing.T) {
 }
 
 func TestVerifyExplainsGaps(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	ends := func(n int) {
 		for range n {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -41,8 +42,7 @@ func writeTree(t *testing.T, conn *pgx.Conn, tenures string) {
 }
 
 func TestVerifyComparesSubtreesWithWhatLiesBelow(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	for what, tc := range map[string]struct{ history, want string }{
 		"nothing": {`
@@ -125,15 +125,11 @@ func TestTheHistoryKnowsSubtreesByEveryEnd(t *testing.T) {
 	}
 	release := func(l *pglock.Lease) {
 		t.Helper()
-		if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Release(t.Context()))
 	}
 	release(e.hold("t", pglock.WithSubtree()))
 	e.hold("t", pglock.WithSubtree())
-	if _, err := e.admin.Break(t.Context(), "t", "a test", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.admin.Break(t.Context(), "t", "a test", lockadmin.BreakOptions{}))(t)
 	for _, opts := range [][]pglock.AcquireOption{nil, {pglock.WithShared()}} {
 		e.hold("t", append(opts, pglock.WithSubtree())...)
 		runOut()
@@ -141,9 +137,7 @@ func TestTheHistoryKnowsSubtreesByEveryEnd(t *testing.T) {
 	}
 	e.hold("t", pglock.WithSubtree())
 	runOut()
-	if _, err := e.admin.Prune(t.Context(), lockadmin.PruneOptions{Idle: new(time.Microsecond)}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.admin.Prune(t.Context(), lockadmin.PruneOptions{Idle: new(time.Microsecond)}))(t)
 	var got []string
 	for entry, err := range e.admin.History(t.Context(), lockadmin.HistoryQuery{Lock: "t"}) {
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -22,8 +23,7 @@ func migrating(t *testing.T, db *pgtest.DB) {
 }
 
 func TestUpOfACurrentSchemaNeedsNoRightAndWaitsForNobody(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	mustUp(t, db.URL())
 	app, name := asUser(t, db, "_app")
 	mustDo(t, db.Conn(t), "GRANT pglock_user TO "+name)
@@ -32,10 +32,7 @@ func TestUpOfACurrentSchemaNeedsNoRightAndWaitsForNobody(t *testing.T) {
 	mustUp(t, db.URL())
 	wantVersion(t, app, Latest, false)
 
-	u, err := url.Parse(app)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(app))(t)
 	q := u.Query()
 	q.Set("default_transaction_read_only", "on") // as on a standby
 	u.RawQuery = q.Encode()
@@ -43,8 +40,7 @@ func TestUpOfACurrentSchemaNeedsNoRightAndWaitsForNobody(t *testing.T) {
 }
 
 func TestFiftyProgramsStartAtOnce(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	conn := db.Conn(t)
 	mustUp(t, db.URL(), ladder(t, 2, nil))
 	files := ladder(t, 3, nil)
@@ -77,8 +73,7 @@ func TestFiftyProgramsStartAtOnce(t *testing.T) {
 
 // Programs that may not migrate start while another migrates: they wait, and find nothing left to do.
 func TestProgramsWithoutRightsWaitForTheOneThatMigrates(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	conn := db.Conn(t)
 	mustUp(t, db.URL(), ladder(t, 1, nil))
 	app, name := asUser(t, db, "_app")
@@ -92,9 +87,7 @@ func TestProgramsWithoutRightsWaitForTheOneThatMigrates(t *testing.T) {
 	blocked(t, db, 2)
 	mustDo(t, conn, "COMMIT")
 	for range 2 {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		must.Note(t, <-done)
 	}
 }
 
@@ -106,20 +99,15 @@ func TestProgramsTakeTurnsWhateverTimeLimitsTheirUserHas(t *testing.T) {
 			continue
 		}
 		t.Run(limit, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.EmptyDatabase(t)
+			db := pgtest.EmptyParallel(t)
 			other := db.Conn(t)
 			mustDo(t, other, "SELECT pg_advisory_lock(hashtextextended('pglock migrations pglock', 0))")
-			u, err := url.Parse(db.URL())
-			if err != nil {
-				t.Fatal(err)
-			}
+			u := must.Get(url.Parse(db.URL()))(t)
 			name, value, _ := strings.Cut(limit, "=")
 			q := u.Query()
 			q.Set(name, value)
 			u.RawQuery = q.Encode()
-			done := make(chan error, 1)
-			go func() { done <- Up(t.Context(), u.String(), ladder(t, 2, nil)) }()
+			done := must.Go(func() error { return Up(t.Context(), u.String(), ladder(t, 2, nil)) })
 			pgtest.Eventually(t, "it waits for longer than its limit", func() (waits bool) {
 				if err := other.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
 					WHERE datname = current_database() AND wait_event = 'advisory'
@@ -129,9 +117,7 @@ func TestProgramsTakeTurnsWhateverTimeLimitsTheirUserHas(t *testing.T) {
 				return waits || len(done) > 0
 			})
 			mustDo(t, other, "SELECT pg_advisory_unlock_all()")
-			if err := <-done; err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, <-done)
 			if name == "lock_timeout" {
 				keepBusy(t, other)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -152,8 +138,7 @@ func TestProgramsTakeTurnsWhateverTimeLimitsTheirUserHas(t *testing.T) {
 }
 
 func TestUpWithoutARightSaysWhichAndWhoHasIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	conn := db.Conn(t)
 	app, name := asUser(t, db, "_app")
 	me := conn.Config().User
@@ -198,8 +183,7 @@ func TestUpWithoutARightSaysWhichAndWhoHasIt(t *testing.T) {
 }
 
 func TestANewerSchemaIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	mustUp(t, db.URL(), ladder(t, 3, nil))
 	files := ladder(t, 2, nil)
 	for what, err := range map[string]error{"Up": Up(t.Context(), db.URL(), files),
@@ -213,8 +197,7 @@ func TestANewerSchemaIsLeftAlone(t *testing.T) {
 }
 
 func TestAConfigurationServesAsWellAsAConnectionString(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	config := db.Pool(t).Config().ConnConfig
 	before := config.ConnString() + config.DefaultQueryExecMode.String()
 	files := ladder(t, 2, nil)
@@ -234,8 +217,7 @@ func TestAConfigurationServesAsWellAsAConnectionString(t *testing.T) {
 }
 
 func TestUpTakesWhatAProgramHas(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	asked := 0
 	pool := db.Pool(t, func(config *pgxpool.Config) {
 		config.MaxConns = 1
@@ -285,12 +267,8 @@ func TestUpTakesWhatAProgramHas(t *testing.T) {
 
 // A connection string may say what pglock.Open takes from it for its pool.
 func TestAConnectionStringMayBeThatOfAPool(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
-	u, err := url.Parse(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := pgtest.EmptyParallel(t)
+	u := must.Get(url.Parse(db.URL()))(t)
 	q := u.Query()
 	q.Set("pool_max_conns", "9")
 	q.Set("pool_max_conn_idle_time", "1h")
@@ -306,8 +284,7 @@ func TestAConnectionStringMayBeThatOfAPool(t *testing.T) {
 }
 
 func TestCheckSaysWhatUpWouldRefuse(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	conn := db.Conn(t)
 	app, name := asUser(t, db, "_app")
 	files := ladder(t, 3, nil)

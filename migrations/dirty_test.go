@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -16,8 +17,7 @@ import (
 const needy = "INSERT INTO public.needed DEFAULT VALUES;"
 
 func TestAFailedStepLeavesNothingAndTheSameCallWorksOnceTheCauseIsMended(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	conn := db.Conn(t)
 	for at := 1; at <= 3; at++ {
 		files := ladder(t, 3, map[int]string{at: needy})
@@ -48,8 +48,7 @@ func TestAFailedStepLeavesNothingAndTheSameCallWorksOnceTheCauseIsMended(t *test
 }
 
 func TestAFailedStepDownLeavesTheVersionItStartedFrom(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	conn := db.Conn(t)
 	files := ladder(t, 3, nil)
 	mustUp(t, db.URL(), files)
@@ -69,8 +68,7 @@ func TestAFailedStepDownLeavesTheVersionItStartedFrom(t *testing.T) {
 // Marks that a failed or killed step leaves under golang-migrate's own driver: on the way up to the version, or down
 // to it.
 func TestADirtyMarkThatAFailedStepExplainsIsPutRight(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	conn := db.Conn(t)
 	all := []struct{ has, mark int }{{0, 1}, {1, 2}, {2, 1}, {3, 3}, {0, -1}, {1, 1}, {1, -1}, {2, 2}, {2, 3}, {3, 2},
 		{3, 4}}
@@ -103,8 +101,7 @@ func TestADirtyMarkThatAFailedStepExplainsIsPutRight(t *testing.T) {
 
 // Somebody has changed the schema, or what is noted of it, by hand.
 func TestANoteThatNothingExplainsIsRefusedUntilItIsForced(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	conn := db.Conn(t)
 	all := []struct {
 		has, note int
@@ -138,9 +135,7 @@ func TestANoteThatNothingExplainsIsRefusedUntilItIsForced(t *testing.T) {
 				!strings.Contains(err.Error(), fmt.Sprint("must be ", tc.has)) {
 				t.Errorf("Force of another version: %v, want ErrInvalid that says which", err)
 			}
-			if err := Force(t.Context(), db.URL(), tc.has, files); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, Force(t.Context(), db.URL(), tc.has, files))
 			wantVersion(t, db.URL(), tc.has, false)
 			mustUp(t, db.URL(), files)
 			wantVersion(t, db.URL(), 3, false)
@@ -150,8 +145,7 @@ func TestANoteThatNothingExplainsIsRefusedUntilItIsForced(t *testing.T) {
 
 // Whatever is noted: programs work with a schema that is current.
 func TestUpLeavesACurrentSchemaAloneWhateverIsNotedOfIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	conn := db.Conn(t)
 	files := ladder(t, 3, nil)
 	mustUp(t, db.URL(), files)
@@ -161,8 +155,7 @@ func TestUpLeavesACurrentSchemaAloneWhateverIsNotedOfIt(t *testing.T) {
 }
 
 func TestAFileThatDoesNotSayItsVersionIsRefused(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	files := ladder(t, 2, map[int]string{2: "CREATE OR REPLACE FUNCTION schema_version() RETURNS int LANGUAGE sql AS " +
 		"'SELECT 1'"})
 	wantStep(t, Up(t.Context(), db.URL(), files), 1, 2, "schema_version() returns 1 after the file of version 2")
@@ -170,8 +163,7 @@ func TestAFileThatDoesNotSayItsVersionIsRefused(t *testing.T) {
 }
 
 func TestUpWhoseContextHasEndedDoesNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := Up(ctx, db.URL()); !errors.Is(err, context.Canceled) {

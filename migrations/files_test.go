@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -28,10 +29,7 @@ func steps(t *testing.T, direction string) []string {
 
 func TestFilesComeInPairsNumberedWithoutAGapUpToLatest(t *testing.T) {
 	t.Parallel()
-	names, err := fs.Glob(migrations.Files(), "*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := must.Get(fs.Glob(migrations.Files(), "*"))(t)
 	form := regexp.MustCompile(`^(\d{6})_([a-z0-9_]+)\.(up|down)\.sql$`)
 	titles := make(map[string]string) // of number and direction
 	for _, name := range names {

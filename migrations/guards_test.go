@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 )
@@ -34,8 +35,7 @@ func TestDownIsRefusedWhileATableIsGuardedAndChangesNothing(t *testing.T) {
 				continue
 			}
 			t.Run(what+"/"+schema, func(t *testing.T) {
-				t.Parallel()
-				db := pgtest.EmptyDatabase(t)
+				db := pgtest.EmptyParallel(t)
 				o := migrations.WithSchema(schema)
 				mustUp(t, db.URL(), o)
 				conn := db.Conn(t)
@@ -79,35 +79,25 @@ func TestDownMeetsAGuardThatIsBeingMade(t *testing.T) {
 	t.Parallel()
 	for _, commits := range []bool{true, false} {
 		t.Run(fmt.Sprint("commits ", commits), func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.EmptyDatabase(t)
+			db := pgtest.EmptyParallel(t)
 			mustUp(t, db.URL())
 			look, goes := db.Conn(t), db.Conn(t)
 			execute(t, look, "CREATE TABLE accounts (id int)")
-			tx, err := db.Conn(t).Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := must.Get(db.Conn(t).Begin(t.Context()))(t)
 			defer tx.Rollback(t.Context()) //nolint:errcheck // after a commit
-			if _, err := tx.Exec(t.Context(), "SELECT pglock.guard_table('accounts')"); err != nil {
-				t.Fatal(err)
-			}
-			done := make(chan error, 1)
-			go func() { done <- tryApply(t, goes, "pglock", downFile) }()
+			must.Get(tx.Exec(t.Context(), "SELECT pglock.guard_table('accounts')"))(t)
+			done := must.Go(func() error { return tryApply(t, goes, "pglock", downFile) })
 			pgtest.Eventually(t, "the way down to wait", func() bool {
 				return text(t, look, "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1 AND wait_event_type "+
 					"= 'Lock'", goes.PgConn().PID()) == "1"
 			})
+			end := tx.Rollback
 			if commits {
-				err = tx.Commit(t.Context())
-			} else {
-				err = tx.Rollback(t.Context())
+				end = tx.Commit
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, end(t.Context()))
 			var refused *pgconn.PgError
-			err = <-done
+			err := <-done
 			if commits != (errors.As(err, &refused) && refused.Code == "2BP01") || !commits && err != nil {
 				t.Errorf("the way down: %v", err)
 			}

@@ -13,16 +13,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // withFiles puts other files in the place of the embedded ones.
 func withFiles(t *testing.T, source fs.FS) Option {
 	t.Helper()
-	names, err := fs.Glob(source, "*.up.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := must.Get(fs.Glob(source, "*.up.sql"))(t)
 	return func(c *config) error {
 		c.source, c.latest = source, len(names)
 		return nil
@@ -140,10 +138,7 @@ func asUser(t *testing.T, db *pgtest.DB, suffix string) (address, name string) {
 			t.Error(err)
 		}
 	})
-	u, err := url.Parse(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(db.URL()))(t)
 	u.User = url.UserPassword(name, "secret")
 	return u.String(), name
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -48,10 +49,7 @@ func (c *cutter) Read(b []byte) (int, error) {
 // alone.
 func cutAt(t *testing.T, db *pgtest.DB, nth int, afterwards, unreachable bool) *pgx.ConnConfig {
 	t.Helper()
-	config, err := pgx.ParseConfig(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig(db.URL()))(t)
 	var commits atomic.Int32
 	config.AfterNetConnect = func(_ context.Context, _ *pgconn.Config, conn net.Conn) (net.Conn, error) {
 		if unreachable && int(commits.Load()) >= nth {
@@ -63,8 +61,7 @@ func cutAt(t *testing.T, db *pgtest.DB, nth int, afterwards, unreachable bool) *
 }
 
 func TestALostAnswerToACommitIsFoundOut(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	files := ladder(t, 3, nil)
 	for nth := 1; nth <= 3; nth++ {
 		if !pgtest.EveryTest && nth != 2 {
@@ -85,8 +82,7 @@ func TestALostAnswerToACommitIsFoundOut(t *testing.T) {
 }
 
 func TestAnAnswerThatCannotBeFoundOutIsCalledUnknown(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	files := ladder(t, 3, nil)
 	for _, done := range []bool{true, false} {
 		err := Up(t.Context(), cutAt(t, db, 2, done, true), files)
@@ -102,8 +98,7 @@ func TestAnAnswerThatCannotBeFoundOutIsCalledUnknown(t *testing.T) {
 
 // A backend that an administrator ends in the middle of a step.
 func TestAStepWhoseSessionIsEndedIsRolledBack(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	files := ladder(t, 3, map[int]string{2: "SELECT CASE WHEN to_regclass('public.spared') IS NULL THEN " +
 		"pg_terminate_backend(pg_backend_pid()) END;"})
 	wantStep(t, Up(t.Context(), db.URL(), files), 1, 2, "57P01")
@@ -113,15 +108,13 @@ func TestAStepWhoseSessionIsEndedIsRolledBack(t *testing.T) {
 }
 
 func TestAStepIsRolledBackWhenTheContextEndsInItsMiddle(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	files := ladder(t, 3, map[int]string{2: "LOCK TABLE public.busy"})
 	conn := db.Conn(t)
 	keepBusy(t, conn)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- Up(ctx, db.URL(), files) }()
+	done := must.Go(func() error { return Up(ctx, db.URL(), files) })
 	blocked(t, db, 1)
 	cancel()
 	select {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -32,9 +33,7 @@ func psql(t *testing.T, url string, args ...string) (string, error) {
 func plainFile(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(contents(t, name)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(contents(t, name)), 0o600))
 	return path
 }
 
@@ -45,8 +44,7 @@ func TestPlainFilesWorkWithPsqlAlone(t *testing.T) {
 			continue
 		}
 		t.Run(schema, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.EmptyDatabase(t)
+			db := pgtest.EmptyParallel(t)
 			conn := db.Conn(t)
 			before := catalog(t, conn, false)
 			quoted := pgx.Identifier{schema}.Sanitize()
@@ -68,9 +66,7 @@ func TestPlainFilesWorkWithPsqlAlone(t *testing.T) {
 			}); err != nil {
 				t.Error(err)
 			}
-			if err := c.Close(t.Context()); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, c.Close(t.Context()))
 			o := migrations.WithSchema(schema)
 			wantVersion(t, db.URL(), migrations.Latest, o)
 			if err := migrations.Up(t.Context(), db.URL(), o); err != nil {
@@ -97,8 +93,7 @@ func TestPlainFilesWorkWithPsqlAlone(t *testing.T) {
 
 // Functions keep the path under which they were made: each file that makes some refuses any other.
 func TestPlainFileRefusesAWrongSearchPath(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE SCHEMA pglock")
 	names := []string{"000001_pglock.up.sql", downFile}
@@ -133,10 +128,7 @@ func TestPlainFileRefusesAWrongSearchPath(t *testing.T) {
 func TestUpWithoutCREATEROLELeavesNothingAndSaysWhoCan(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Dedicated(t, nil) // the roles must not be there
-	conn, err := pgx.Connect(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pgx.Connect(t.Context(), server.URL()))(t)
 	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
 	execute(t, conn, "CREATE ROLE app LOGIN PASSWORD 'x'")
 	execute(t, conn, "CREATE DATABASE app OWNER app")

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 )
@@ -17,8 +18,7 @@ import (
 // Only the two roles may do anything with the schema, and only through the functions granted to them. An
 // application's function in a shared schema keeps its rights.
 func TestMigrationGivesNobodyMoreRightsThanTheyNeed(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE SCHEMA pglock; CREATE FUNCTION pglock.hint(text) RETURNS int LANGUAGE sql AS 'SELECT 1'")
 	mustUp(t, db.URL())
@@ -35,12 +35,9 @@ func TestMigrationGivesNobodyMoreRightsThanTheyNeed(t *testing.T) {
 	}
 	// A function with the rights of the schema's owner fixes its search_path, or leaves nothing to it. The others are
 	// for callers that have fixed it.
-	rows, err := conn.Query(t.Context(),
+	rows := must.Get(conn.Query(t.Context(),
 		`SELECT p.oid::regprocedure::text, p.prosrc FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace
-		AND p.prosecdef AND coalesce(p.proconfig::text, '') !~ 'search_path=[^,]*pglock[^,]*, pg_temp"'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+		AND p.prosecdef AND coalesce(p.proconfig::text, '') !~ 'search_path=[^,]*pglock[^,]*, pg_temp"'`))(t)
 	loose := regexp.MustCompile(`\.(acquire_leases?|release_leases?|fence|fence_all|fence_commit|seal|once|guard_write)\(`)
 	var function, source string
 	if _, err := pgx.ForEachRow(rows, []any{&function, &source}, func() error {
@@ -121,8 +118,7 @@ func TestI5_DefaultPrivilegesGiveNobodyARightOnTheSchema(t *testing.T) {
 				continue // in the short tier each way with one grantee
 			}
 			t.Run(way+"/"+to, func(t *testing.T) {
-				t.Parallel()
-				db := pgtest.EmptyDatabase(t)
+				db := pgtest.EmptyParallel(t)
 				conn := db.Conn(t)
 				if to != "PUBLIC" {
 					to = newRole(t, conn)
@@ -130,9 +126,7 @@ func TestI5_DefaultPrivilegesGiveNobodyARightOnTheSchema(t *testing.T) {
 				for _, kind := range []string{"TABLES", "SEQUENCES", "ROUTINES", "TYPES", "SCHEMAS"} {
 					execute(t, conn, fmt.Sprintf("ALTER DEFAULT PRIVILEGES GRANT ALL ON %s TO %s%s", kind, to, option))
 				}
-				if err := up(t, db, conn); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, up(t, db, conn))
 				found := text(t, conn, strangers)
 				if way == "Up in a schema that is there" { // which others use
 					found = regexp.MustCompile(`(^|, )schema: USAGE for [^,]*$`).ReplaceAllString(found, "")
@@ -176,8 +170,7 @@ func TestDoctorNamesEachRightThatIsWrongAndWhatMendsIt(t *testing.T) {
 			continue
 		}
 		t.Run(schema, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.EmptyDatabase(t)
+			db := pgtest.EmptyParallel(t)
 			conn := db.Conn(t)
 			role, other := newRole(t, conn), newRole(t, conn)
 			mustUp(t, db.URL(), migrations.WithSchema(schema))
@@ -329,8 +322,7 @@ func TestI5_UpRefusesASchemaInWhichOthersHaveCodeOrMayMakeIt(t *testing.T) {
 			continue
 		}
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.EmptyDatabase(t)
+			db := pgtest.EmptyParallel(t)
 			conn := db.Conn(t)
 			here := strings.NewReplacer("T_SCHEMA", text(t, conn, `SELECT quote_ident($1)`, c.schema), "T_ROLE",
 				newRole(t, conn), "T_ME", text(t, conn, `SELECT quote_ident(current_user)`),

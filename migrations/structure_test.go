@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/migrations"
 )
 
@@ -28,10 +29,7 @@ func mustDown(t *testing.T, url string, opts ...migrations.Option) {
 // contents are those of a plain file.
 func contents(t *testing.T, name string) string {
 	t.Helper()
-	all, err := fs.ReadFile(migrations.Files(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(fs.ReadFile(migrations.Files(), name))(t)
 	return string(all)
 }
 

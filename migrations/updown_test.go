@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -40,10 +41,7 @@ func catalog(t *testing.T, conn *pgx.Conn, roles bool) string {
 	if roles {
 		sql += ` UNION ALL SELECT 'role ' || rolname FROM pg_roles`
 	}
-	var all string
-	if err := conn.QueryRow(t.Context(), sql+") everything").Scan(&all); err != nil {
-		t.Fatal(err)
-	}
+	all := pgtest.One[string](t, conn, sql+") everything")
 	return all
 }
 
@@ -106,8 +104,7 @@ func TestDownLeavesNothing(t *testing.T) {
 }
 
 func TestSchemaThatWasThereBeforeUpStaysWithWhatIsInIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE SCHEMA app; CREATE TABLE app.accounts (id int); CREATE SCHEMA pglock")
 	before := catalog(t, conn, false)
@@ -121,8 +118,7 @@ func TestSchemaThatWasThereBeforeUpStaysWithWhatIsInIt(t *testing.T) {
 }
 
 func TestDownLeavesASchemaOfItsOwnToWhatElseIsInIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	mustUp(t, db.URL())
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE TABLE pglock.mine AS SELECT 42 AS answer")
@@ -140,19 +136,13 @@ func TestOddSchemaNamesWork(t *testing.T) {
 			continue
 		}
 		t.Run(schema, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.EmptyDatabase(t)
+			db := pgtest.EmptyParallel(t)
 			execute(t, db.Conn(t), "REVOKE CREATE ON SCHEMA public FROM PUBLIC") // who has it before PostgreSQL 15
 			o := migrations.WithSchema(schema)
 			mustUp(t, db.URL(), o)
 			wantVersion(t, db.URL(), migrations.Latest, o)
-			c, err := pglock.New(t.Context(), db.Pool(t), pglock.WithSchema(schema))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := c.Close(t.Context()); err != nil {
-				t.Error(err)
-			}
+			c := must.Get(pglock.New(t.Context(), db.Pool(t), pglock.WithSchema(schema)))(t)
+			must.Note(t, c.Close(t.Context()))
 			mustDown(t, db.URL(), o)
 			wantVersion(t, db.URL(), 0, o)
 		})
@@ -160,8 +150,7 @@ func TestOddSchemaNamesWork(t *testing.T) {
 }
 
 func TestImpossibleSchemaNamesAreRefused(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	before := catalog(t, db.Conn(t), false)
 	for _, schema := range []string{"", "pg_locks", "a\x00b", "a\xff", "a$$b", strings.Repeat("x", 64)} {
 		o := migrations.WithSchema(schema)
@@ -187,8 +176,7 @@ func TestImpossibleSchemaNamesAreRefused(t *testing.T) {
 }
 
 func TestManyProcessesMigrateAnEmptyDatabaseAtOnce(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	all := pgtest.Group(t)
 	processes := 10
 	if pgtest.EveryTest {
@@ -211,19 +199,13 @@ func TestDatabasesOfOneServerMigrateAndUnmigrateAtTheSameTime(t *testing.T) {
 	pgtest.Whole(t, "TestFiftyProgramsStartAtOnce")
 	t.Parallel()
 	server := pgtest.Dedicated(t, nil) // the last Down drops the roles there
-	conn, err := pgx.Connect(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pgx.Connect(t.Context(), server.URL()))(t)
 	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
 	names, rounds := []string{"a", "b", "c"}, 6
 	all := pgtest.Group(t)
 	for _, name := range names {
 		execute(t, conn, "CREATE DATABASE "+name)
-		u, err := url.Parse(server.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := must.Get(url.Parse(server.URL()))(t)
 		u.Path = "/" + name
 		all.Go(func() {
 			for range rounds {
@@ -239,19 +221,14 @@ func TestDatabasesOfOneServerMigrateAndUnmigrateAtTheSameTime(t *testing.T) {
 		})
 	}
 	all.Wait()
-	var roles int
-	if err := conn.QueryRow(t.Context(),
-		"SELECT count(*) FROM pg_roles WHERE rolname LIKE 'pglock%'").Scan(&roles); err != nil {
-		t.Fatal(err)
-	}
+	roles := pgtest.One[int](t, conn, "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'pglock%'")
 	if roles != 0 {
 		t.Logf("%d roles are left, as two databases let go of them at once", roles)
 	}
 }
 
 func TestWaitForAnotherMigrationEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	other := db.Conn(t)
 	execute(t, other, "SELECT pg_advisory_lock(hashtextextended('pglock migrations pglock', 0))")
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

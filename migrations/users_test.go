@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -30,8 +31,7 @@ func TestUpRefusesASchemaThatItCannotLetTheRolesUse(t *testing.T) {
 			continue
 		}
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.EmptyDatabase(t)
+			db := pgtest.EmptyParallel(t)
 			conn := db.Conn(t)
 			deploy, me := asUser(t, db, "_deploy")
 			app, user := asUser(t, db, "_app")
@@ -59,8 +59,7 @@ func TestUpRefusesASchemaThatItCannotLetTheRolesUse(t *testing.T) {
 
 // A pool's hooks do not run for migrations: a user that gets its role there is told where to put it.
 func TestAMemberThatDoesNotInheritIsToldToSetTheRole(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	mustUp(t, db.URL())
 	app, name := asUser(t, db, "_app")
 	mustDo(t, db.Conn(t), "ALTER ROLE "+name+" NOINHERIT; GRANT pglock_user TO "+name)
@@ -78,10 +77,7 @@ func TestAMemberThatDoesNotInheritIsToldToSetTheRole(t *testing.T) {
 		!strings.Contains(err.Error(), "options=-c%20role%3Dpglock_user") || strings.Contains(err.Error(), "GRANT") {
 		t.Errorf("%v, want a RightError that says how to set the role", err)
 	}
-	u, err := url.Parse(app)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(app))(t)
 	u.RawQuery += "&options=-c%20role%3Dpglock_user"
 	mustUp(t, u.String())
 	wantVersion(t, u.String(), Latest, false)

@@ -16,6 +16,7 @@ import (
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/metrics"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -27,17 +28,11 @@ import (
 func exported(t *testing.T) map[string]map[string]bool {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry))
-	if err != nil {
-		t.Fatal(err)
-	}
+	exporter := must.Get(otelprometheus.New(otelprometheus.WithRegisterer(registry)))(t)
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))
-	o, err := otelpglock.New(otelpglock.WithMeterProvider(meters), otelpglock.WithLockLabel(func(string) string {
+	o := must.Get(otelpglock.New(otelpglock.WithMeterProvider(meters), otelpglock.WithLockLabel(func(string) string {
 		return "all"
-	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	})))(t)
 	for _, kind := range []pglock.EventKind{
 		pglock.EventWait, pglock.EventGrant, pglock.EventFailed, pglock.EventRenew, pglock.EventRenewLate,
 		pglock.EventRenewFailed, pglock.EventHeldLong, pglock.EventLost,
@@ -51,19 +46,10 @@ func exported(t *testing.T) map[string]map[string]bool {
 			Place: 1, Reason: pglock.ReasonBroken, Age: time.Second, Connection: "listener",
 			Err: errors.New("x")})
 	}
-	admin, err := lockadmin.New(t.Context(), pgtest.Database(t).Pool(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	collector, err := metrics.NewCollector(admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(lockadmin.New(t.Context(), pgtest.Database(t).Pool(t)))(t)
+	collector := must.Get(metrics.NewCollector(admin))(t)
 	registry.MustRegister(collector)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must.Get(registry.Gather())(t)
 	found := map[string]map[string]bool{}
 	for _, family := range families {
 		labels := map[string]bool{"job": true, "instance": true} // of every target
@@ -102,13 +88,8 @@ type dashboard struct {
 
 func readDashboard(t *testing.T) (d dashboard) {
 	t.Helper()
-	text, err := os.ReadFile("../deploy/grafana/pglock.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &d); err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../deploy/grafana/pglock.json"))(t)
+	must.Do(t, json.Unmarshal(text, &d))
 	return d
 }
 
@@ -129,10 +110,7 @@ func expressions(t *testing.T) map[string]string {
 			all["variable "+v.Name] = strings.TrimSuffix(strings.TrimPrefix(v.Definition, "label_values("), ", job)")
 		}
 	}
-	text, err := os.ReadFile(rules)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(rules))(t)
 	alerts := regexp.MustCompile(`(?m)^ +expr: (.+)$`).FindAllStringSubmatch(string(text), -1)
 	if len(alerts) != strings.Count(string(text), "- alert:") || len(alerts) != 6 {
 		t.Errorf("%d expressions of alerts", len(alerts))
@@ -185,10 +163,7 @@ func TestTheDashboardAndTheAlertsUseMetricsThatExist(t *testing.T) {
 			}
 		}
 	}
-	page, err := os.ReadFile("../docs/alerts.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../docs/alerts.md"))(t)
 	for _, name := range regexp.MustCompile("`(pglock_[a-z_]+)").FindAllStringSubmatch(string(page), -1) {
 		if exist[name[1]] == nil && exist[name[1]+"_count"] == nil {
 			t.Errorf("docs/alerts.md names %s, which nobody exports", name[1])
@@ -253,8 +228,6 @@ func TestPromtoolAcceptsTheAlertsAndTheDashboard(t *testing.T) {
 			strings.ToLower(regexp.MustCompile(`\W+`).ReplaceAllString(where, "_")), q)
 	}
 	file := filepath.Join(t.TempDir(), "queries.yml")
-	if err := os.WriteFile(file, []byte(queries), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte(queries), 0o600))
 	run("check", "rules", file)
 }

@@ -11,6 +11,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/otelpglock"
@@ -41,11 +42,8 @@ func newTelemetry(t testing.TB, opts ...otelpglock.Option) *telemetry {
 		_ = s.meters.Shutdown(context.Background())
 		_ = s.traces.Shutdown(context.Background())
 	})
-	o, err := otelpglock.New(append([]otelpglock.Option{otelpglock.WithMeterProvider(s.meters),
-		otelpglock.WithTracerProvider(s.traces)}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must.Get(otelpglock.New(append([]otelpglock.Option{otelpglock.WithMeterProvider(s.meters),
+		otelpglock.WithTracerProvider(s.traces)}, opts...)...))(t)
 	s.Observer = o
 	return s
 }
@@ -82,9 +80,7 @@ type series struct {
 func (s *telemetry) metrics(t testing.TB) map[string][]series {
 	t.Helper()
 	var all metricdata.ResourceMetrics
-	if err := s.reader.Collect(context.Background(), &all); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.reader.Collect(context.Background(), &all))
 	found := map[string][]series{}
 	for _, scope := range all.ScopeMetrics {
 		if scope.Scope.Name != otelpglock.Name {
@@ -110,10 +106,7 @@ func (s *telemetry) metrics(t testing.TB) map[string][]series {
 
 func startClient(t testing.TB, db *pgtest.DB, opts ...pglock.Option) *pglock.Client {
 	t.Helper()
-	c, err := pglock.New(t.Context(), db.Pool(t), opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(pglock.New(t.Context(), db.Pool(t), opts...))(t)
 	t.Cleanup(func() { _ = c.Close(context.Background()) })
 	return c
 }
@@ -121,9 +114,6 @@ func startClient(t testing.TB, db *pgtest.DB, opts ...pglock.Option) *pglock.Cli
 func mustAcquire(ctx context.Context, t testing.TB, c *pglock.Client, name string,
 	opts ...pglock.AcquireOption) *pglock.Lease {
 	t.Helper()
-	l, err := c.Acquire(ctx, name, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(c.Acquire(ctx, name, opts...))(t)
 	return l
 }

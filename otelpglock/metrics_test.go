@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -144,15 +145,11 @@ func total(all []series, key attribute.Key, value string) (n uint64) {
 }
 
 func TestTheLifeOfLocksOnAServerBecomesMetrics(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	s := newTelemetry(t)
 	a, b := startClient(t, db, pglock.WithObserver(s)), startClient(t, db, pglock.WithObserver(s))
-	admin, err := lockadmin.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(lockadmin.New(t.Context(), pool))(t)
 	store := fencedstore.New(pool)
 	write := func(l *pglock.Lease) error {
 		return store.Write(t.Context(), l, func(context.Context, pgx.Tx) error { return nil })
@@ -170,23 +167,13 @@ func TestTheLifeOfLocksOnAServerBecomesMetrics(t *testing.T) {
 	if e := s.await(t, pglock.EventWait); e.Place != 1 {
 		t.Errorf("place %d", e.Place)
 	}
-	if err := first.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, first.Release(t.Context()))
 	second := <-granted
-	if err := write(second); err != nil {
-		t.Fatal(err)
-	}
-	if err := hooks.Of(second).Renew(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := admin.Break(t.Context(), "orders/1", "a test", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, write(second))
+	must.Do(t, hooks.Of(second).Renew(t.Context()))
+	must.Get(admin.Break(t.Context(), "orders/1", "a test", lockadmin.BreakOptions{}))(t)
 	third := mustAcquire(t.Context(), t, a, "orders/1")
-	if err := write(third); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, write(third))
 	if err := write(second); !errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Fatal(err)
 	}
@@ -212,9 +199,7 @@ func TestTheLifeOfLocksOnAServerBecomesMetrics(t *testing.T) {
 	}
 	_ = short.Release(t.Context())
 	for _, c := range []*pglock.Client{a, b} { // which delivers all events
-		if err := c.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, c.Close(t.Context()))
 	}
 	_ = third
 
@@ -259,8 +244,7 @@ func TestTheLifeOfLocksOnAServerBecomesMetrics(t *testing.T) {
 }
 
 func TestEventsThatWereDroppedAreCounted(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	s := newTelemetry(t)
 	entered, leave := make(chan struct{}), make(chan struct{})
 	slow := false
@@ -283,9 +267,7 @@ func TestEventsThatWereDroppedAreCounted(t *testing.T) {
 	close(leave)
 	dropped := s.await(t, pglock.EventObserver).Count
 	_ = l.Release(t.Context())
-	if err := c.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Close(t.Context()))
 	got := s.metrics(t)
 	seen, lost := total(got["pglock.lock.failures"], "", ""), total(got["pglock.observer.dropped"], "", "")
 	if lost == 0 || int(lost) != dropped || seen+lost != tries {
@@ -376,10 +358,7 @@ func TestTheDocumentationListsTheMetrics(t *testing.T) {
 
 func metricsIn(t *testing.T, file, pattern string) (found []string) {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(file))(t)
 	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
 		slices.Sort(m[1:])
 		found = append(found, strings.Join(m[1:], " "))

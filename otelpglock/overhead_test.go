@@ -7,6 +7,7 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/otelpglock"
 	"github.com/pglock-dev/pglock/pglock"
@@ -27,17 +28,12 @@ func BenchmarkAcquireRelease(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			var opts []pglock.Option
 			if c.opts != nil {
-				o, err := otelpglock.New(c.opts...)
-				if err != nil {
-					b.Fatal(err)
-				}
+				o := must.Get(otelpglock.New(c.opts...))(b)
 				opts = append(opts, pglock.WithObserver(o))
 			}
 			client := startClient(b, pgtest.Database(b), opts...)
 			for b.Loop() {
-				if err := mustAcquire(b.Context(), b, client, "orders/1").Release(b.Context()); err != nil {
-					b.Fatal(err)
-				}
+				must.Do(b, mustAcquire(b.Context(), b, client, "orders/1").Release(b.Context()))
 			}
 		})
 	}
@@ -53,10 +49,7 @@ func BenchmarkObserve(b *testing.B) {
 			otelpglock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithBatcher(nowhere{})))},
 	} {
 		b.Run(name, func(b *testing.B) {
-			o, err := otelpglock.New(opts...)
-			if err != nil {
-				b.Fatal(err)
-			}
+			o := must.Get(otelpglock.New(opts...))(b)
 			e := pglock.Event{Lock: "orders/1", Mode: pglock.ModeExclusive, Token: 1, Holder: "me"}
 			b.ReportAllocs()
 			for b.Loop() {

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -26,8 +27,7 @@ func attributesOf(s tracetest.SpanStub) map[string]string {
 }
 
 func TestACallsTraceShowsItsWaitAndItsLease(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	s := newTelemetry(t)
 	first, second := startClient(t, db), startClient(t, db, pglock.WithObserver(s), pglock.WithDefaultHolder("me"))
 	held := mustAcquire(t.Context(), t, first, "orders/1")
@@ -40,9 +40,7 @@ func TestACallsTraceShowsItsWaitAndItsLease(t *testing.T) {
 		got <- l
 	}()
 	waiting := s.await(t, pglock.EventWait)
-	if err := held.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, held.Release(t.Context()))
 	l := <-got
 	if err := l.Release(t.Context()); err != nil { // with a context that has no span
 		t.Fatal(err)
@@ -87,14 +85,10 @@ func TestACallsTraceShowsItsWaitAndItsLease(t *testing.T) {
 }
 
 func TestALossAndAFailureAreErrorsInTheirSpans(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	s := newTelemetry(t)
 	c := startClient(t, db, pglock.WithObserver(s))
-	admin, err := lockadmin.New(t.Context(), db.Pool(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(lockadmin.New(t.Context(), db.Pool(t)))(t)
 	l := mustAcquire(t.Context(), t, c, "orders/1")
 	if _, err := c.TryAcquire(t.Context(), "orders/1"); !errors.Is(err, pglock.ErrHeld) {
 		t.Fatal(err)
@@ -104,9 +98,7 @@ func TestALossAndAFailureAreErrorsInTheirSpans(t *testing.T) {
 	if _, err := c.Acquire(ended, "orders/1"); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if _, err := admin.Break(t.Context(), "orders/1", "a test", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(admin.Break(t.Context(), "orders/1", "a test", lockadmin.BreakOptions{}))(t)
 	if err := hooks.Of(l).Renew(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Fatal(err)
 	}

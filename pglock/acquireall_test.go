@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -22,15 +23,10 @@ func (s *fakeStore) asked(what string) (names []string) {
 }
 
 func TestAcquireAllAsksInByteOrderAndAnswersInTheGivenOne(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		given := []string{"b", "ä", "a", "B", "a\x7f", "ab"}
-		together, err := c.AcquireAll(t.Context(), given, WithTTL(time.Minute))
-		if err != nil {
-			t.Fatal(err)
-		}
+		together := must.Get(c.AcquireAll(t.Context(), given, WithTTL(time.Minute)))(t)
 		leases := together.All()
 		if want := []string{"B", "a", "ab", "a\x7f", "b", "ä"}; !slices.Equal(s.asked("acquire"), want) {
 			t.Errorf("asked for %q, want %q", s.asked("acquire"), want)
@@ -54,15 +50,10 @@ func TestAcquireAllAsksInByteOrderAndAnswersInTheGivenOne(t *testing.T) {
 }
 
 func TestAcquireAllUnderALeaseIsTheSameOwners(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		outer := mustAcquire(t, c, "outer")
-		leases, err := c.AcquireAll(outer.Context(), []string{"a", "b"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		leases := must.Get(c.AcquireAll(outer.Context(), []string{"a", "b"}))(t)
 		if leases.All()[0].owner != outer.owner || !s.of("acquire")[1].nested {
 			t.Error("another owner")
 		}
@@ -83,10 +74,7 @@ func TestLeasesEndTogetherWithTheFirstOfThem(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := startClient(t, newFakeStore(), trust.SystemClock())
 				ctx, cancel := context.WithCancel(context.WithValue(t.Context(), valueKey{}, "kept"))
-				leases, err := c.AcquireAll(ctx, []string{"b", "a", "c"})
-				if err != nil {
-					t.Fatal(err)
-				}
+				leases := must.Get(c.AcquireAll(ctx, []string{"b", "a", "c"}))(t)
 				cancel()
 				synctest.Wait()
 				if _, found := LeaseFromContext(leases.Context()); found || leases.Context().Err() != nil ||
@@ -96,9 +84,7 @@ func TestLeasesEndTogetherWithTheFirstOfThem(t *testing.T) {
 				if o, err := ownerOf(leases.Context()); err != nil || o != leases.All()[0].owner {
 					t.Errorf("the context has owner %v, %v; the leases have %v", o, err, leases.All()[0].owner)
 				}
-				if err := end.end(leases); err != nil {
-					t.Error(err)
-				}
+				must.Note(t, end.end(leases))
 				<-leases.Context().Done()
 				if cause := context.Cause(leases.Context()); !errors.Is(cause, end.want) ||
 					!errors.Is(leases.Err(), end.want) {
@@ -125,9 +111,7 @@ func TestTheErrorOfManyReleasesIsShort(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := leases.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, leases.Release(t.Context()))
 		err = leases.Release(t.Context())
 		if !errors.Is(err, ErrReleased) || strings.Count(err.Error(), "\n") != 3 ||
 			!strings.HasSuffix(err.Error(), "\nand 6 more") {
@@ -178,55 +162,50 @@ func TestAcquireAllThatFailsHoldsNothing(t *testing.T) {
 		"held too short": {nil, []AcquireOption{WithTTL(100 * time.Millisecond), WithMaxWait(time.Hour)},
 			[]error{ErrLost}, 10 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, 10*time.Second)
-				s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
-					if asked.names[0] != "c" {
-						return s.grants(asked.request), nil
-					}
-					if tc.c != nil {
-						return tc.c(ctx, asked)
-					}
-					return q.acquire(ctx, asked)
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			q := queued(s, 10*time.Second)
+			s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
+				if asked.names[0] != "c" {
+					return s.grants(asked.request), nil
 				}
-				if name == "held too short" {
-					s.onRenewAll = hangs // the first leases are lost while the last is waited for
+				if tc.c != nil {
+					return tc.c(ctx, asked)
 				}
-				c := startClient(t, s, trust.SystemClock())
-				leases, err := c.AcquireAll(t.Context(), []string{"d", "c", "b", "a"}, tc.opts...)
-				for _, want := range tc.want {
-					if !errors.Is(err, want) {
-						t.Errorf("%v, want %v", err, want)
-					}
+				return q.acquire(ctx, asked)
+			}
+			if name == "held too short" {
+				s.onRenewAll = hangs // the first leases are lost while the last is waited for
+			}
+			c := startClient(t, s, trust.SystemClock())
+			leases, err := c.AcquireAll(t.Context(), []string{"d", "c", "b", "a"}, tc.opts...)
+			for _, want := range tc.want {
+				if !errors.Is(err, want) {
+					t.Errorf("%v, want %v", err, want)
 				}
-				if took := time.Since(s.began); leases != nil || took < tc.took || took > tc.took+10*time.Millisecond {
-					t.Errorf("%v after %v, want none after %v", leases, took, tc.took)
-				}
-				want := []string{"b", "a"}
-				if name == "held too short" {
-					want = []string{"d", "c"} // the others have been lost
-				}
-				synctest.Wait()
-				if got := s.takenBack(); !slices.Equal(slices.DeleteFunc(got, func(name string) bool {
-					return name == "c" && want[1] == "a"
-				}), want) {
-					t.Errorf("taken back: %q, want %q", got, want)
-				}
-				if leases, tickets, _ := left(c); leases+tickets != 0 {
-					t.Errorf("%d leases, %d tickets are left", leases, tickets)
-				}
-			})
-		})
+			}
+			if took := time.Since(s.began); leases != nil || took < tc.took || took > tc.took+10*time.Millisecond {
+				t.Errorf("%v after %v, want none after %v", leases, took, tc.took)
+			}
+			want := []string{"b", "a"}
+			if name == "held too short" {
+				want = []string{"d", "c"} // the others have been lost
+			}
+			synctest.Wait()
+			if got := s.takenBack(); !slices.Equal(slices.DeleteFunc(got, func(name string) bool {
+				return name == "c" && want[1] == "a"
+			}), want) {
+				t.Errorf("taken back: %q, want %q", got, want)
+			}
+			if leases, tickets, _ := left(c); leases+tickets != 0 {
+				t.Errorf("%d leases, %d tickets are left", leases, tickets)
+			}
+		}))
 	}
 }
 
 // A first attempt whose answer was lost may still be under way when the lock is taken back.
 func TestI6_WhatAcquireAllTakesBackIsSpentIfAnAttemptMayBeUnderWay(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
 			switch {
 			case asked.names[0] == "c":
@@ -264,9 +243,7 @@ func (s *fakeStore) takenBack() (names []string) {
 
 // A server that does not answer does not keep the call: what it has goes back in the background.
 func TestAcquireAllComesBackThoughNothingCanBeGivenBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		acquire := s.onAcquire
 		s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
@@ -294,9 +271,7 @@ func TestAcquireAllComesBackThoughNothingCanBeGivenBack(t *testing.T) {
 }
 
 func TestAcquireAllWaitsForAllTogetherAsLongAsForOne(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		// the first request after that gets the lock, and the next has to wait for its end
 		q := queued(s, 2*time.Second)
 		c := startClient(t, s, trust.SystemClock())
@@ -313,9 +288,7 @@ func TestAcquireAllWaitsForAllTogetherAsLongAsForOne(t *testing.T) {
 }
 
 func TestI11_AcquireAllRefusesAListThatMakesNoSenseBeforeAnythingIsSent(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		for name, tc := range map[string]struct {
 			names []string

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
@@ -15,9 +16,7 @@ import (
 // More leases than one statement renews: every one is renewed in time, and the statements spread out, even if all
 // leases were granted at once.
 func TestManyLeasesAreRenewedInSeveralStatementsThatComeApart(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		leases, least := beatMost+100, 9 // of six rounds
 		if pgtest.EveryTest {
@@ -80,9 +79,7 @@ func TestBeatsOfClientsSpreadOut(t *testing.T) {
 
 // Leases that were granted at different times come to be renewed together, by one statement in each interval.
 func TestLeasesOfOneTTLAreRenewedTogetherWheneverTheyWereGranted(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		for i := range 100 {
 			mustAcquire(t, c, fmt.Sprint("report ", i), WithTTL(30*time.Second))
@@ -104,9 +101,7 @@ func TestLeasesOfOneTTLAreRenewedTogetherWheneverTheyWereGranted(t *testing.T) {
 
 // A lease that cannot be renewed is tried again soon, and the others are left alone meanwhile.
 func TestRetryOfOneRenewalDoesNotRenewTheOthers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		for i := range 100 {
 			mustAcquire(t, c, fmt.Sprint("report ", i), WithTTL(30*time.Second))
@@ -152,9 +147,7 @@ func TestLeasesThatComeAndGoWakeNobody(t *testing.T) {
 			return [2]time.Duration{c.leases.nextBeat, c.leases.nextDeadline}
 		}
 		pair := func(ttl time.Duration) {
-			if err := mustAcquire(t, c, "report", WithTTL(ttl)).Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, mustAcquire(t, c, "report", WithTTL(ttl)).Release(t.Context()))
 		}
 		synctest.Wait()
 		pair(30 * time.Second)

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -105,9 +106,7 @@ func TestMachineThatSleptForLessThanTheTTLKeepsItsLease(t *testing.T) {
 			t.Errorf("%d renewals within a second, want one", n)
 		}
 		time.Sleep(time.Minute)
-		if err := l.Err(); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, l.Err())
 	})
 }
 

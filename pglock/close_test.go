@@ -10,24 +10,21 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 func TestCloseReleasesAllLeasesInOneStatement(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		var leases []*Lease
 		for i := range 100 {
 			leases = append(leases, mustAcquire(t, c, fmt.Sprintf("report %d", i)))
 		}
 		synctest.Wait() // the heartbeat knows of them
-		if err := c.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Close(t.Context()))
 		all := s.of("releaseAll")
 		if len(all) != 1 || len(all[0].names) != 100 || len(s.of("release")) != 0 {
 			t.Errorf("%d statements for many leases and %d for single ones, want one for all", len(all),
@@ -45,20 +42,14 @@ func TestCloseReleasesAllLeasesInOneStatement(t *testing.T) {
 }
 
 func TestCloseLeavesLostAndReleasedLeasesAlone(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onRenewAll = hangs
 		c := startClient(t, s, trust.SystemClock())
 		released, lost, held := mustAcquire(t, c, "released"), mustAcquire(t, c, "lost",
 			WithTTL(time.Second)), mustAcquire(t, c, "held")
-		if err := released.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, released.Release(t.Context()))
 		<-lost.Context().Done()
-		if err := c.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Close(t.Context()))
 		if all := s.of("releaseAll"); len(all) != 1 || len(all[0].names) != 1 || all[0].names[0] != held.Name() {
 			t.Errorf("released at the close: %v, want %q alone", all, held.Name())
 		}
@@ -71,49 +62,42 @@ func TestCloseLeavesLostAndReleasedLeasesAlone(t *testing.T) {
 // A look that the server still works on would make the session known again.
 func TestCloseEndsTheSessionWhenTheLastLookIsAnswered(t *testing.T) {
 	for name, hung := range map[string]bool{"answered": false, "silent": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, time.Hour)
-				looked := 0
-				s.onLook = func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
-					defer s.set(func() { looked = len(s.calls) })
-					if hung {
-						<-ctx.Done()
-						return nil, ctx.Err()
-					}
-					time.Sleep(200 * time.Millisecond)
-					return q.look(ctx, nested)
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			q := queued(s, time.Hour)
+			looked := 0
+			s.onLook = func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
+				defer s.set(func() { looked = len(s.calls) })
+				if hung {
+					<-ctx.Done()
+					return nil, ctx.Err()
 				}
-				c := startClient(t, s, trust.SystemClock())
-				waiting(t.Context(), t, c, "report")
-				for len(s.of("look")) == 0 {
-					time.Sleep(time.Millisecond)
+				time.Sleep(200 * time.Millisecond)
+				return q.look(ctx, nested)
+			}
+			c := startClient(t, s, trust.SystemClock())
+			waiting(t.Context(), t, c, "report")
+			for len(s.of("look")) == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			began := time.Now()
+			if err := c.Close(t.Context()); err != nil || time.Since(began) > landing {
+				t.Errorf("%v after %v", err, time.Since(began))
+			}
+			s.set(func() {
+				if last := s.calls[len(s.calls)-2]; last.what != "endSession" || looked == 0 ||
+					looked >= len(s.calls)-1 {
+					t.Errorf("the look came back after %d of %d calls, the last but one is %s", looked,
+						len(s.calls), last.what)
 				}
-				began := time.Now()
-				if err := c.Close(t.Context()); err != nil || time.Since(began) > landing {
-					t.Errorf("%v after %v", err, time.Since(began))
-				}
-				s.set(func() {
-					if last := s.calls[len(s.calls)-2]; last.what != "endSession" || looked == 0 ||
-						looked >= len(s.calls)-1 {
-						t.Errorf("the look came back after %d of %d calls, the last but one is %s", looked,
-							len(s.calls), last.what)
-					}
-				})
 			})
-		})
+		}))
 	}
 }
 
 func TestCloseEndsNoSessionThatNobodyKnows(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
-		if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, mustAcquire(t, c, "report").Release(t.Context()))
 		for range c.Watch(t.Context(), "report") {
 			break
 		}
@@ -124,9 +108,7 @@ func TestCloseEndsNoSessionThatNobodyKnows(t *testing.T) {
 }
 
 func TestCloseWithoutLeasesSendsNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		if err := startClient(t, s, trust.SystemClock()).Close(t.Context()); err != nil ||
 			len(s.of("releaseAll")) != 0 {
 			t.Errorf("Close = %v with %d requests", err, len(s.of("releaseAll")))
@@ -145,56 +127,49 @@ func TestCloseEndsWaitingCallsWithErrClosed(t *testing.T) {
 			return protocol.Answer{}, errReset
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				if queued(s, time.Hour); onAcquire != nil {
-					s.onAcquire = onAcquire
-				}
-				c := startClient(t, s, trust.SystemClock())
-				type result struct {
-					l   *Lease
-					err error
-				}
-				results := make(chan result, 2)
-				go func() {
-					l, err := c.Acquire(t.Context(), "report")
-					results <- result{l, err}
-				}()
-				pgtest.Group(t).Go(func() {
-					err := c.Do(t.Context(), "report", func(context.Context, *Lease) error {
-						t.Error("fn ran")
-						return nil
-					})
-					results <- result{nil, err}
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			if queued(s, time.Hour); onAcquire != nil {
+				s.onAcquire = onAcquire
+			}
+			c := startClient(t, s, trust.SystemClock())
+			type result struct {
+				l   *Lease
+				err error
+			}
+			results := make(chan result, 2)
+			go func() {
+				l, err := c.Acquire(t.Context(), "report")
+				results <- result{l, err}
+			}()
+			pgtest.Group(t).Go(func() {
+				err := c.Do(t.Context(), "report", func(context.Context, *Lease) error {
+					t.Error("fn ran")
+					return nil
 				})
-				time.Sleep(1234 * time.Millisecond)
-				if err := c.Close(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				closed := time.Now()
-				for range 2 {
-					select {
-					case r := <-results:
-						if r.l != nil || !errors.Is(r.err, ErrClosed) {
-							t.Errorf("a waiting call returned %v, %v; want ErrClosed", r.l, r.err)
-						}
-					case <-time.After(5 * time.Second):
-						t.Fatal("a call still waits after Close")
-					}
-				}
-				if late := time.Since(closed); late > 300*time.Millisecond {
-					t.Errorf("waiting calls returned %v after Close", late)
-				}
+				results <- result{nil, err}
 			})
-		})
+			time.Sleep(1234 * time.Millisecond)
+			must.Do(t, c.Close(t.Context()))
+			closed := time.Now()
+			for range 2 {
+				select {
+				case r := <-results:
+					if r.l != nil || !errors.Is(r.err, ErrClosed) {
+						t.Errorf("a waiting call returned %v, %v; want ErrClosed", r.l, r.err)
+					}
+				case <-time.After(5 * time.Second):
+					t.Fatal("a call still waits after Close")
+				}
+			}
+			if late := time.Since(closed); late > 300*time.Millisecond {
+				t.Errorf("waiting calls returned %v after Close", late)
+			}
+		}))
 	}
 }
 
 func TestSecondAndConcurrentCloseDoNothingMore(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onReleaseAll = func(context.Context, []protocol.Claim) error { time.Sleep(time.Second); return nil }
 		s.onRenewAll = hangs
 		c := startClient(t, s, trust.SystemClock())
@@ -203,15 +178,11 @@ func TestSecondAndConcurrentCloseDoNothingMore(t *testing.T) {
 		closing := pgtest.Group(t)
 		for range 10 {
 			closing.Go(func() {
-				if err := c.Close(t.Context()); err != nil {
-					t.Error(err)
-				}
+				must.Note(t, c.Close(t.Context()))
 			})
 		}
 		closing.Wait()
-		if err := c.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, c.Close(t.Context()))
 		if n := len(s.of("releaseAll")); n != 1 {
 			t.Errorf("%d releases, want one", n)
 		}
@@ -219,9 +190,7 @@ func TestSecondAndConcurrentCloseDoNothingMore(t *testing.T) {
 }
 
 func TestCloseThatReachesNoServerSaysSoAndJoinsEverything(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onReleaseAll = func(ctx context.Context, _ []protocol.Claim) error { <-ctx.Done(); return ctx.Err() }
 		c := startClient(t, s, trust.SystemClock())
 		l := mustAcquire(t, c, "report")
@@ -265,32 +234,29 @@ var partings = map[string]struct {
 
 func TestCloseWaitsForAServerAsLongAsItsContextAllows(t *testing.T) {
 	for name, tc := range partings {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				s.onReleaseAll = func(ctx context.Context, _ []protocol.Claim) error { <-ctx.Done(); return ctx.Err() }
-				c := startClient(t, s, trust.SystemClock())
-				mustAcquire(t, c, "report")
-				ctx, cancel := tc.make(t.Context())
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			s.onReleaseAll = func(ctx context.Context, _ []protocol.Claim) error { <-ctx.Done(); return ctx.Err() }
+			c := startClient(t, s, trust.SystemClock())
+			mustAcquire(t, c, "report")
+			ctx, cancel := tc.make(t.Context())
+			defer cancel()
+			began := time.Now()
+			second := make(chan error, 1)
+			time.AfterFunc(time.Millisecond, func() {
+				brief, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 				defer cancel()
-				began := time.Now()
-				second := make(chan error, 1)
-				time.AfterFunc(time.Millisecond, func() {
-					brief, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-					defer cancel()
-					second <- c.Close(brief)
-				})
-				if err := c.Close(ctx); !errors.Is(err, tc.want) || time.Since(began) != tc.lasts {
-					t.Errorf("Close = %v after %v, want %v after %v", err, time.Since(began), tc.want, tc.lasts)
-				}
-				if err := <-second; !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("a second Close with less time: %v, want the end of its own context", err)
-				}
-				if n := len(s.of("releaseAll")); n == 0 {
-					t.Error("nothing was sent")
-				}
+				second <- c.Close(brief)
 			})
-		})
+			if err := c.Close(ctx); !errors.Is(err, tc.want) || time.Since(began) != tc.lasts {
+				t.Errorf("Close = %v after %v, want %v after %v", err, time.Since(began), tc.want, tc.lasts)
+			}
+			if err := <-second; !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a second Close with less time: %v, want the end of its own context", err)
+			}
+			if n := len(s.of("releaseAll")); n == 0 {
+				t.Error("nothing was sent")
+			}
+		}))
 	}
 }
 
@@ -312,79 +278,69 @@ func TestWhatIsTriedUntilItsContextEndsSaysSo(t *testing.T) {
 			return l.HandOver(ctx, "next")
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				s.onRelease = func(context.Context, protocol.Claim) (bool, error) {
-					if strings.Contains(name, "gone") && len(s.of("release")) > 1 {
-						return false, nil
-					}
-					return false, errReset
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			s.onRelease = func(context.Context, protocol.Claim) (bool, error) {
+				if strings.Contains(name, "gone") && len(s.of("release")) > 1 {
+					return false, nil
 				}
-				s.onReleaseAll = func(context.Context, []protocol.Claim) error { return errReset }
-				s.onCheck = func(context.Context, protocol.Claim) (time.Duration, error) { return 0, errReset }
-				c := startClient(t, resetStore{s}, trust.SystemClock())
-				l := mustAcquire(t, c, "report")
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				if err := call(ctx, c, l); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errReset) {
-					t.Errorf("%v: the end of the context is %v and the last failure is %v, want both", err,
-						errors.Is(err, context.DeadlineExceeded), errors.Is(err, errReset))
-				}
-			})
-		})
+				return false, errReset
+			}
+			s.onReleaseAll = func(context.Context, []protocol.Claim) error { return errReset }
+			s.onCheck = func(context.Context, protocol.Claim) (time.Duration, error) { return 0, errReset }
+			c := startClient(t, resetStore{s}, trust.SystemClock())
+			l := mustAcquire(t, c, "report")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := call(ctx, c, l); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errReset) {
+				t.Errorf("%v: the end of the context is %v and the last failure is %v, want both", err,
+					errors.Is(err, context.DeadlineExceeded), errors.Is(err, errReset))
+			}
+		}))
 	}
 }
 
 // A release that the server did not confirm in time goes on in the background.
 func TestReleaseWaitsForAServerAsLongAsItsContextAllows(t *testing.T) {
 	for name, tc := range partings {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				s.onRelease = func(ctx context.Context, _ protocol.Claim) (bool, error) {
-					<-ctx.Done()
-					return false, ctx.Err()
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			s.onRelease = func(ctx context.Context, _ protocol.Claim) (bool, error) {
+				<-ctx.Done()
+				return false, ctx.Err()
+			}
+			c := startClient(t, s, trust.SystemClock())
+			l, brief := mustAcquire(t, c, "report"), mustAcquire(t, c, "brief", WithTTL(500*time.Millisecond))
+			ctx, cancel := tc.make(t.Context())
+			defer cancel()
+			began := time.Now()
+			briefly := make(chan error, 1)
+			pgtest.Group(t).Go(func() {
+				err := brief.Release(ctx)
+				if time.Since(began) != brief.TTL() {
+					t.Errorf("a brief lease was given up after %v, want the end of its TTL", time.Since(began))
 				}
-				c := startClient(t, s, trust.SystemClock())
-				l, brief := mustAcquire(t, c, "report"), mustAcquire(t, c, "brief", WithTTL(500*time.Millisecond))
-				ctx, cancel := tc.make(t.Context())
-				defer cancel()
-				began := time.Now()
-				briefly := make(chan error, 1)
-				pgtest.Group(t).Go(func() {
-					err := brief.Release(ctx)
-					if time.Since(began) != brief.TTL() {
-						t.Errorf("a brief lease was given up after %v, want the end of its TTL", time.Since(began))
-					}
-					briefly <- err
-				})
-				if err := l.Release(ctx); !errors.Is(err, tc.want) || time.Since(began) != tc.lasts {
-					t.Errorf("Release = %v after %v, want %v after %v", err, time.Since(began), tc.want, tc.lasts)
-				}
-				if l.Err() != ErrReleased {
-					t.Errorf("the lease: %v", l.Err())
-				}
-				if err := <-briefly; !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("a brief lease: %v", err)
-				}
-				time.Sleep(time.Second)
-				if got := slices.Sorted(slices.Values(s.takenBack())); !slices.Equal(got, []string{"brief", "report"}) {
-					t.Errorf("taken back: %q, want both", got)
-				}
+				briefly <- err
 			})
-		})
+			if err := l.Release(ctx); !errors.Is(err, tc.want) || time.Since(began) != tc.lasts {
+				t.Errorf("Release = %v after %v, want %v after %v", err, time.Since(began), tc.want, tc.lasts)
+			}
+			if l.Err() != ErrReleased {
+				t.Errorf("the lease: %v", l.Err())
+			}
+			if err := <-briefly; !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a brief lease: %v", err)
+			}
+			time.Sleep(time.Second)
+			if got := slices.Sorted(slices.Values(s.takenBack())); !slices.Equal(got, []string{"brief", "report"}) {
+				t.Errorf("taken back: %q, want both", got)
+			}
+		}))
 	}
 }
 
 func TestClosedClientRefusesToLock(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
-		if err := c.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Close(t.Context()))
 		_, try := c.TryAcquire(t.Context(), "report")
 		_, acquire := c.Acquire(t.Context(), "report")
 		_, all := c.AcquireAll(t.Context(), []string{"report", "other"})

@@ -6,21 +6,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 // Short programs that each leave a row would pile them up, and people would take them for alive.
 func TestCloseLeavesNoSessionWhateverTheClientDid(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool, look := db.Pool(t), db.Conn(t)
 	mustAcquire(t, startClient(t, db.Pool(t)), "held by another", pglock.WithTTL(time.Hour))
 	sessions := func(holder string) (n int) {
-		err := look.QueryRow(t.Context(), "SELECT count(*) FROM pglock.sessions WHERE holder = $1", holder).Scan(&n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, look.QueryRow(t.Context(), "SELECT count(*) FROM pglock.sessions WHERE holder = $1",
+			holder).Scan(&n))
 		return n
 	}
 	take := func(name string, opts ...pglock.AcquireOption) func(context.Context, *pglock.Client) error {
@@ -32,8 +30,7 @@ func TestCloseLeavesNoSessionWhateverTheClientDid(t *testing.T) {
 	waits := func(ctx context.Context, c *pglock.Client) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		result := make(chan error, 1)
-		go func() { result <- take("held by another")(ctx, c) }()
+		result := must.Go(func() error { return take("held by another")(ctx, c) })
 		pgtest.Eventually(t, "the call to queue", func() (queued bool) {
 			err := look.QueryRow(ctx, "SELECT count(*) > 0 FROM pglock.waiters").Scan(&queued)
 			return err == nil && queued
@@ -83,16 +80,11 @@ func TestCloseLeavesNoSessionWhateverTheClientDid(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			for range 2 { // the second finds the name used
-				c, err := pglock.New(t.Context(), pool, pglock.WithDefaultHolder(what))
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := must.Get(pglock.New(t.Context(), pool, pglock.WithDefaultHolder(what)))(t)
 				if err := tc.do(t.Context(), c); !errors.Is(err, tc.want) {
 					t.Error(err)
 				}
-				if err := c.Close(t.Context()); err != nil {
-					t.Error(err)
-				}
+				must.Note(t, c.Close(t.Context()))
 				if n := sessions(what); n != 0 {
 					t.Errorf("%d sessions are left", n)
 				}
@@ -107,20 +99,15 @@ func TestCloseWaitsForWhoeverHasLockedTheRowOfALease(t *testing.T) {
 	t.Parallel()
 	for what, names := range map[string][]string{"one lease": {"x"}, "several": {"w", "x", "y"}} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			conn, look := db.Conn(t), db.Conn(t)
-			c, err := pglock.New(t.Context(), db.Pool(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(pglock.New(t.Context(), db.Pool(t)))(t)
 			for _, name := range names {
 				mustAcquire(t, c, name)
 			}
 			execute(t, conn, "BEGIN")
 			execute(t, conn, "SELECT FROM pglock.locks WHERE name = 'x' FOR UPDATE")
-			closed := make(chan error, 1)
-			go func() { closed <- c.Close(t.Context()) }()
+			closed := must.Go(func() error { return c.Close(t.Context()) })
 			tries := make(map[string]bool) // of statements that wait
 			pgtest.Eventually(t, "Close has asked again and again", func() bool {
 				var began string

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
@@ -68,8 +69,7 @@ func TestConnectionsToAStandbyAreGivenUp(t *testing.T) {
 
 // The pool has several connections to a server that has become a standby: a call meets none of them twice.
 func TestACallPassesThePoolsConnectionsToAStandby(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 5 })
 	c := startClient(t, pool)
 	held := mustAcquire(t, c, "held")
@@ -93,7 +93,5 @@ func TestACallPassesThePoolsConnectionsToAStandby(t *testing.T) {
 	demote()
 	mustAcquire(t, c, "report")
 	demote()
-	if err := held.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, held.Release(t.Context()))
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"runtime"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -13,9 +12,7 @@ import (
 )
 
 func TestDoKeepsTheLeaseUntilItsFunctionHasReturnedAlsoAfterItWasCancelled(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
 		err := c.Do(ctx, "report", func(ctx context.Context, l *Lease) error {
@@ -46,9 +43,7 @@ func TestDoKeepsTheLeaseUntilItsFunctionHasReturnedAlsoAfterItWasCancelled(t *te
 }
 
 func TestDoReleasesWhenItsFunctionPanics(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		defer func() {
 			if got := recover(); got != "on purpose" {
@@ -63,9 +58,7 @@ func TestDoReleasesWhenItsFunctionPanics(t *testing.T) {
 }
 
 func TestDoReleasesWhenItsFunctionEndsTheGoroutine(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		ended, returned := make(chan struct{}), false
 		go func() {
@@ -83,40 +76,35 @@ func TestDoReleasesWhenItsFunctionEndsTheGoroutine(t *testing.T) {
 func TestDoTellsOfALossBesideTheErrorOfItsFunction(t *testing.T) {
 	own := errors.New("fn's own")
 	for name, result := range map[string]error{"nil": nil, "an error": own} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
-					error) {
-					return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: string(ReasonBroken)}}, nil
-				}
-				err := startClient(t, s, trust.SystemClock()).Do(t.Context(), "report",
-					func(ctx context.Context, _ *Lease) error {
-						<-ctx.Done()
-						if !errors.Is(context.Cause(ctx), ErrLost) {
-							t.Errorf("fn's context ended with cause %v, want ErrLost", context.Cause(ctx))
-						}
-						return result
-					})
-				var lost *LostError
-				if !errors.As(err, &lost) || lost.Reason != ReasonBroken || !errors.Is(err, ErrLost) {
-					t.Errorf("Do = %v, want the break", err)
-				}
-				if result != nil && !errors.Is(err, result) {
-					t.Errorf("Do = %v hides fn's error", err)
-				}
-				if n := len(s.of("release")); n != 0 {
-					t.Errorf("%d releases of a broken lease", n)
-				}
-			})
-		})
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+				error) {
+				return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: string(ReasonBroken)}}, nil
+			}
+			err := startClient(t, s, trust.SystemClock()).Do(t.Context(), "report",
+				func(ctx context.Context, _ *Lease) error {
+					<-ctx.Done()
+					if !errors.Is(context.Cause(ctx), ErrLost) {
+						t.Errorf("fn's context ended with cause %v, want ErrLost", context.Cause(ctx))
+					}
+					return result
+				})
+			var lost *LostError
+			if !errors.As(err, &lost) || lost.Reason != ReasonBroken || !errors.Is(err, ErrLost) {
+				t.Errorf("Do = %v, want the break", err)
+			}
+			if result != nil && !errors.Is(err, result) {
+				t.Errorf("Do = %v hides fn's error", err)
+			}
+			if n := len(s.of("release")); n != 0 {
+				t.Errorf("%d releases of a broken lease", n)
+			}
+		}))
 	}
 }
 
 func TestDoRunsNothingWithoutTheLock(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		queued(s, time.Hour)
 		err := startClient(t, s, trust.SystemClock()).Do(t.Context(), "report",
 			func(context.Context, *Lease) error { t.Error("fn ran"); return nil }, WithMaxWait(time.Second))
@@ -127,9 +115,7 @@ func TestDoRunsNothingWithoutTheLock(t *testing.T) {
 }
 
 func TestDoAcceptsThatItsFunctionReleasesTheLease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		err := startClient(t, s, trust.SystemClock()).Do(t.Context(), "report",
 			func(ctx context.Context, l *Lease) error {
 				err := l.Release(ctx)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -45,20 +46,13 @@ func TestEverythingWorksInADatabaseOfAnotherEncoding(t *testing.T) {
 func checkPrefix(t *testing.T, admin *lockadmin.Admin, c *pglock.Client, prefix string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	waited := make(chan error, 1)
-	go func() {
-		_, err := c.Acquire(ctx, prefix+"b")
-		waited <- err
-	}()
+	waited := must.Go(func() error { _, err := c.Acquire(ctx, prefix+"b"); return err })
 	defer func() {
 		cancel()
 		<-waited
 	}()
 	pgtest.Eventually(t, "the waiter", func() bool {
-		waiters, err := lists.All(admin.Waiters(ctx, lockadmin.WaitersQuery{Prefix: prefix}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		waiters := must.Get(lists.All(admin.Waiters(ctx, lockadmin.WaitersQuery{Prefix: prefix})))(t)
 		return len(waiters) == 1 && waiters[0].Lock == prefix+"b"
 	})
 	locks, err := lists.All(admin.Locks(ctx, lockadmin.LocksQuery{Prefix: prefix}))

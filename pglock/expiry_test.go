@@ -87,9 +87,7 @@ func TestALeaseThatExpiresInAPauseSaysSo(t *testing.T) {
 
 // A grant that the server has told of by itself was no slow request, however old the last look was.
 func TestAGrantByNotificationIsNoSlowRequest(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		s.onLook = noLook
 		s.onRenewAll = func(context.Context, []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
@@ -125,27 +123,24 @@ func TestATTLThatIsTooShortForTheConnectionIsNamed(t *testing.T) {
 		"renewals are too slow": {50 * time.Millisecond, 80 * time.Millisecond, "ms: the TTL of 100ms is too short " +
 			"for this connection"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
-					time.Sleep(c.grant)
-					return s.grants(asked.request), nil
-				}
-				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
-					error) {
-					time.Sleep(c.renewal)
-					return s.renewed(claims), nil
-				}
-				l, err := startClient(t, s, trust.SystemClock()).TryAcquire(t.Context(), "report", WithTTL(ttl))
-				if err == nil {
-					<-l.Context().Done()
-					err = context.Cause(l.Context())
-				}
-				if !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), c.says) {
-					t.Errorf("%v, want %q", err, c.says)
-				}
-			})
-		})
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
+				time.Sleep(c.grant)
+				return s.grants(asked.request), nil
+			}
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+				error) {
+				time.Sleep(c.renewal)
+				return s.renewed(claims), nil
+			}
+			l, err := startClient(t, s, trust.SystemClock()).TryAcquire(t.Context(), "report", WithTTL(ttl))
+			if err == nil {
+				<-l.Context().Done()
+				err = context.Cause(l.Context())
+			}
+			if !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v, want %q", err, c.says)
+			}
+		}))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -33,8 +34,7 @@ func renewed(t *testing.T, conn *pgx.Conn, l *pglock.Lease, lasting, noLonger st
 
 // The server keeps an extension until it has passed, or until its very expiry is named, of leases of every mode.
 func TestServerKeepsAnExtensionUntilItIsUndone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	c := startClient(t, db.Pool(t))
 	for mode, opt := range map[string]pglock.AcquireOption{"exclusive": pglock.WithHolder("me"),
@@ -65,9 +65,7 @@ func TestServerKeepsAnExtensionUntilItIsUndone(t *testing.T) {
 			left, _ = renewed(t, conn, l, "NULL", third)
 			about("undone", left, ttl)
 			renewed(t, conn, l, "'1 hour'", "NULL")
-			if err := l.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, l.Release(t.Context()))
 			again := mustAcquire(t, c, mode, pglock.WithTTL(ttl), opt)
 			left, _ = renewed(t, conn, again, "NULL", "NULL")
 			about("of the next grant", left, ttl)
@@ -80,8 +78,7 @@ func TestServerKeepsAnExtensionUntilItIsUndone(t *testing.T) {
 // A repetition of the acquire may arrive late, when the lease has long been extended. It is answered with the same
 // grant, and leaves the extension as it is: somebody else would be granted the lock in the middle of a long write.
 func TestI1_I6_ALateRepetitionOfAnAcquireKeepsTheExtension(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	c := startClient(t, db.Pool(t))
 	for mode, opt := range map[string]pglock.AcquireOption{"exclusive": pglock.WithHolder("me"),
@@ -123,9 +120,7 @@ func TestI1_I6_ALateRepetitionOfAnAcquireKeepsTheExtension(t *testing.T) {
 			}
 			var before, after time.Time
 			const until = "SELECT expires_at FROM pglock.locks WHERE grant_id = $1"
-			if err := conn.QueryRow(t.Context(), until, g.ID).Scan(&before); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, conn.QueryRow(t.Context(), until, g.ID).Scan(&before))
 			execute(t, conn, "SELECT pglock.acquire_lease($1, $2::text::uuid, gen_random_uuid(), 'me', '1 min', "+
 				"p_mode => $3, p_capacity => "+capacity+")", mode, g.ID.String(), mode)
 			if err := conn.QueryRow(t.Context(), until, g.ID).Scan(&after); err != nil || !after.After(before) {
@@ -136,8 +131,7 @@ func TestI1_I6_ALateRepetitionOfAnAcquireKeepsTheExtension(t *testing.T) {
 }
 
 func TestI11_ExtensionsThatMakeNoSenseAreRefusedByTheServer(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	c := startClient(t, db.Pool(t))
 	l := mustAcquire(t, c, "held", pglock.WithTTL(time.Hour))
@@ -162,26 +156,16 @@ func TestI11_ExtensionsThatMakeNoSenseAreRefusedByTheServer(t *testing.T) {
 // Guard extends the lease inside a transaction, which has a connection of the pool: with every connection taken it must
 // not wait.
 func TestExtendNeedsNoConnectionOfThePool(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
 	c := startClient(t, pool)
 	l := mustAcquire(t, c, "nightly", pglock.WithTTL(time.Minute))
-	taken, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := must.Get(pool.Acquire(t.Context()))(t)
 	defer taken.Release()
-	end, err := l.Extend(t.Context(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	end := must.Get(l.Extend(t.Context(), time.Hour))(t)
 	expires := func() (left time.Duration) {
-		var seconds float64
-		if err := taken.QueryRow(t.Context(), "SELECT extract(epoch FROM expires_at - clock_timestamp()) FROM "+
-			"pglock.locks").Scan(&seconds); err != nil {
-			t.Fatal(err)
-		}
+		seconds := pgtest.One[float64](t, taken, "SELECT extract(epoch FROM expires_at - clock_timestamp()) FROM "+
+			"pglock.locks")
 		return time.Duration(seconds * float64(time.Second))
 	}
 	if left, trusted := expires(), time.Until(l.Deadline()); left < 59*time.Minute || trusted < 59*time.Minute {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -91,9 +92,7 @@ func mustExtend(t *testing.T, l *Lease, d time.Duration) func() {
 }
 
 func TestExtendedLeaseLastsWithoutARenewal(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		m := newLongServer(s, 2*time.Second)
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(2*time.Second))
 		began := time.Now()
@@ -118,9 +117,7 @@ func TestExtendedLeaseLastsWithoutARenewal(t *testing.T) {
 
 // The heartbeat goes on asking, so that a break is noticed, and shortens nothing before the end.
 func TestRenewalsDoNotShortenAnExtendedLease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		m := newLongServer(s, 3*time.Second)
 		c := startClient(t, s, trust.SystemClock())
 		l := mustAcquire(t, c, "nightly", WithTTL(3*time.Second))
@@ -128,9 +125,7 @@ func TestRenewalsDoNotShortenAnExtendedLease(t *testing.T) {
 		end := mustExtend(t, l, time.Minute)
 		for range 30 {
 			time.Sleep(time.Second)
-			if err := l.renew(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, l.renew(t.Context()))
 		}
 		if left := m.left("nightly"); left != 30*time.Second {
 			t.Errorf("after 30 s of an extension by a minute the lease lasts for %v", left)
@@ -168,9 +163,7 @@ func TestRenewalsDoNotShortenAnExtendedLease(t *testing.T) {
 }
 
 func TestExtensionThatNobodyEndsIsOverWithItsTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		m := newLongServer(s, 3*time.Second)
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(3*time.Second))
 		mustExtend(t, l, time.Minute)
@@ -183,9 +176,7 @@ func TestExtensionThatNobodyEndsIsOverWithItsTime(t *testing.T) {
 
 // Of several extensions the longest counts, also when one that is shorter ends later.
 func TestLongestOfSeveralExtensionsCounts(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		m := newLongServer(s, 3*time.Second)
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(3*time.Second))
 		endLong := mustExtend(t, l, time.Hour)
@@ -209,9 +200,7 @@ func TestLongestOfSeveralExtensionsCounts(t *testing.T) {
 // The answer to the extension is lost, and so is that to its undoing: the lease has its TTL again as soon as the server
 // answers.
 func TestExtensionWhoseAnswerWasLostIsUndone(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		m := newLongServer(s, 30*time.Second)
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(30*time.Second))
 		gone := errors.New("the answer was lost")
@@ -240,9 +229,7 @@ func TestExtensionWhoseAnswerWasLostIsUndone(t *testing.T) {
 // A request to extend the lease that arrives after its undoing makes the lease long once more. The next renewal shows
 // it.
 func TestExtensionThatComesLateIsUndone(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		m := newLongServer(s, 30*time.Second)
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(30*time.Second))
 		end := mustExtend(t, l, time.Hour)
@@ -259,9 +246,7 @@ func TestExtensionThatComesLateIsUndone(t *testing.T) {
 
 // An undoing that arrives late names an expiry that is no more, and so takes nothing from a later extension.
 func TestUndoingThatComesLateShortensNoLaterExtension(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		m := newLongServer(s, 30*time.Second)
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(30*time.Second))
 		end := mustExtend(t, l, time.Hour)
@@ -282,15 +267,9 @@ func TestUndoingThatComesLateShortensNoLaterExtension(t *testing.T) {
 
 // An extension that is asked for while a beat is on its way is sent right after it.
 func TestExtensionDoesNotWaitForTheNextBeat(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		l, arrives := lateBeat(t, s)
-		extended := make(chan error, 1)
-		go func() {
-			_, err := l.Extend(t.Context(), time.Hour)
-			extended <- err
-		}()
+		extended := must.Go(func() error { _, err := l.Extend(t.Context(), time.Hour); return err })
 		synctest.Wait()
 		began := time.Now()
 		arrives()
@@ -302,9 +281,7 @@ func TestExtensionDoesNotWaitForTheNextBeat(t *testing.T) {
 
 // Where somebody has locked the row for a moment the extension waits for it, as a renewal does.
 func TestExtensionWaitsForALockedRow(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 			verdicts := make(map[protocol.Claim]protocol.Verdict)
 			for _, c := range claims {
@@ -330,14 +307,9 @@ func TestExtensionWaitsForALockedRow(t *testing.T) {
 
 // The grace stays what comes after the lease, extended or not.
 func TestExtensionComesBeforeTheGrace(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
-		l, err := c.TryAcquire(t.Context(), "nightly", WithTTL(3*time.Second), WithGrace(time.Minute))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(c.TryAcquire(t.Context(), "nightly", WithTTL(3*time.Second), WithGrace(time.Minute)))(t)
 		m := newLongServer(s, 63*time.Second)
 		end := mustExtend(t, l, time.Hour)
 		if left, trusted := m.left("nightly"), time.Until(l.Deadline()); left != time.Hour+time.Minute ||
@@ -354,15 +326,10 @@ func TestExtensionComesBeforeTheGrace(t *testing.T) {
 }
 
 func TestI11_ExtensionOutOfRangeIsRefusedBeforeAnythingIsSent(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		l := mustAcquire(t, c, "nightly")
-		graceful, err := c.TryAcquire(t.Context(), "graceful", WithGrace(time.Hour))
-		if err != nil {
-			t.Fatal(err)
-		}
+		graceful := must.Get(c.TryAcquire(t.Context(), "graceful", WithGrace(time.Hour)))(t)
 		for _, bad := range []struct {
 			l *Lease
 			d time.Duration
@@ -404,11 +371,7 @@ func TestExtensionOfALeaseThatEndsFails(t *testing.T) {
 				if before {
 					c.end(t, client, l)
 				}
-				extended := make(chan error, 1)
-				go func() {
-					_, err := l.Extend(t.Context(), time.Hour)
-					extended <- err
-				}()
+				extended := must.Go(func() error { _, err := l.Extend(t.Context(), time.Hour); return err })
 				synctest.Wait()
 				if !before {
 					c.end(t, client, l)
@@ -424,9 +387,7 @@ func TestExtensionOfALeaseThatEndsFails(t *testing.T) {
 // An answer to an earlier renewal says how long the extended lease lasts. When it arrives, the server may already have
 // taken the extension back.
 func TestI7_LateAnswerRevivesNoTrustInAnExtensionThatIsTakenBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		m := newLongServer(s, 2*time.Second)
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(2*time.Second))
 		end := mustExtend(t, l, 10*time.Minute)
@@ -463,9 +424,7 @@ func TestI7_LateAnswerRevivesNoTrustInAnExtensionThatIsTakenBack(t *testing.T) {
 
 // A machine that slept has used up wall time that its monotonic clock does not know of.
 func TestI7_EndOfAnExtensionAfterASleepMakesNoLeaseLonger(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		m := newLongServer(s, 30*time.Second)
 		clock := newMovedClock()
 		l := mustAcquire(t, startClient(t, s, clock.now), "nightly", WithTTL(30*time.Second))
@@ -489,9 +448,7 @@ func TestI7_EndOfAnExtensionAfterASleepMakesNoLeaseLonger(t *testing.T) {
 
 // Extend returns when the deadline has followed, also where a Renew that was sent later is answered first.
 func TestI7_ExtendReturnsOnlyWhenTheDeadlineHasFollowed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		m := newLongServer(s, 30*time.Second)
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(30*time.Second))
 		s.set(func() {
@@ -533,9 +490,7 @@ func TestI6_AnExtendedLeaseThatIsLostIsTakenBack(t *testing.T) {
 		"no answer to its end, with a grace": {true, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
+			onFakeClock(t, func(t *testing.T, s *fakeStore) {
 				m := newLongServer(s, 30*time.Second+tc.grace)
 				l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(30*time.Second),
 					WithGrace(tc.grace))
@@ -575,9 +530,7 @@ func TestI7_AnExtendedLeaseIsTrustedForNoLongerThanALaterAnswerSays(t *testing.T
 	t.Parallel()
 	for name, again := range map[string]bool{"the server goes on": true, "it falls silent": false} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
+			onFakeClock(t, func(t *testing.T, s *fakeStore) {
 				m := newLongServer(s, 30*time.Second)
 				l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(30*time.Second))
 				began := time.Now()

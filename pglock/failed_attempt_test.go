@@ -53,9 +53,7 @@ func TestI11_ARetryThatIsRefusedSaysThatTheOutcomeIsUnknown(t *testing.T) {
 
 // A hook of the pool may use another client, which is closed. That says nothing of this one.
 func TestAnotherClientsErrClosedIsAnErrorAsAnyOther(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			return protocol.Answer{}, errors.Join(sqlError("42501"), ErrClosed)
 		}

@@ -6,11 +6,13 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/queue"
@@ -525,16 +527,25 @@ func hangs(ctx context.Context, _ []protocol.Claim) (map[protocol.Claim]protocol
 // startClient makes a client over the fake, which is closed when the test ends.
 func startClient(t *testing.T, s backend, now trust.Clock, opts ...Option) *Client {
 	t.Helper()
-	config, err := newConfig(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := newClient(config, s, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(newConfig(opts))(t)
+	c := must.Get(newClient(config, s, now))(t)
 	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
 	return c
+}
+
+// onFakeClock is a parallel test in a bubble, with a store.
+func onFakeClock(t *testing.T, f func(t *testing.T, s *fakeStore)) {
+	t.Helper()
+	t.Parallel()
+	fakeClock(f)(t)
+}
+
+// fakeClock is the same for a test of a table.
+func fakeClock(f func(t *testing.T, s *fakeStore)) func(*testing.T) {
+	return func(t *testing.T) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) { f(t, newFakeStore()) })
+	}
 }
 
 func mustAcquire(t *testing.T, c *Client, name string, opts ...AcquireOption) *Lease {

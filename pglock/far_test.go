@@ -3,9 +3,9 @@ package pglock
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -26,60 +26,55 @@ func TestWaiterFarFromTheFrontLooksLessOften(t *testing.T) {
 		"shorter lease":   {nil, []AcquireOption{WithTTL(time.Second)}, time.Second, time.Second},
 		"shorter session": {[]Option{WithSessionTTL(time.Second)}, nil, time.Second / 3, time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, time.Hour)
-				hearing(s)
-				q.others("report", protocol.Far)
-				c := startClient(t, s, trust.SystemClock(), tc.options...)
-				id, result := waiting(t.Context(), t, c, "report", tc.asks...)
-				time.Sleep(10 * time.Second) // until it hears
-				looks := func(every time.Duration, moves bool) {
-					t.Helper()
-					before := len(s.of("look"))
-					for range 30 {
-						time.Sleep(2 * time.Second)
-						if moves {
-							q.serves()
-						}
-					}
-					n := len(s.of("look")) - before
-					if most := int(time.Minute / every); n < most || n > most*4/3+1 {
-						t.Errorf("%d looks in a minute, want one in %v, or up to a quarter sooner", n, every)
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			q := queued(s, time.Hour)
+			hearing(s)
+			q.others("report", protocol.Far)
+			c := startClient(t, s, trust.SystemClock(), tc.options...)
+			id, result := waiting(t.Context(), t, c, "report", tc.asks...)
+			time.Sleep(10 * time.Second) // until it hears
+			looks := func(every time.Duration, moves bool) {
+				t.Helper()
+				before := len(s.of("look"))
+				for range 30 {
+					time.Sleep(2 * time.Second)
+					if moves {
+						q.serves()
 					}
 				}
-				looks(tc.every, true)
-				stood := time.Since(s.began)
-				time.Sleep(100 * time.Second)
-				last := stood
-				for _, look := range s.of("look") {
-					if look.at <= stood {
-						continue
-					}
-					if gap := look.at - last; gap > max(tc.every, (look.at-stood)/10)+10*time.Millisecond {
-						t.Errorf("no look for %v in a queue that has stood still for %v", gap, look.at-stood)
-					}
-					last = look.at
+				n := len(s.of("look")) - before
+				if most := int(time.Minute / every); n < most || n > most*4/3+1 {
+					t.Errorf("%d looks in a minute, want one in %v, or up to a quarter sooner", n, every)
 				}
-				if gap := 100*time.Second + stood - last; gap > max(tc.every, 10*time.Second) {
-					t.Errorf("no look for %v at the end", gap)
+			}
+			looks(tc.every, true)
+			stood := time.Since(s.began)
+			time.Sleep(100 * time.Second)
+			last := stood
+			for _, look := range s.of("look") {
+				if look.at <= stood {
+					continue
 				}
-				looks(tc.rests, false)
-				q.others("report", 0)
-				time.Sleep(tc.rests)
-				looks(min(tc.every, time.Second), false)
-				c.queue.Hear(q.grant(id, DefaultTTL), nil)
-				mustGet(t, result)
-			})
-		})
+				if gap := look.at - last; gap > max(tc.every, (look.at-stood)/10)+10*time.Millisecond {
+					t.Errorf("no look for %v in a queue that has stood still for %v", gap, look.at-stood)
+				}
+				last = look.at
+			}
+			if gap := 100*time.Second + stood - last; gap > max(tc.every, 10*time.Second) {
+				t.Errorf("no look for %v at the end", gap)
+			}
+			looks(tc.rests, false)
+			q.others("report", 0)
+			time.Sleep(tc.rests)
+			looks(min(tc.every, time.Second), false)
+			c.queue.Hear(q.grant(id, DefaultTTL), nil)
+			mustGet(t, result)
+		}))
 	}
 }
 
 func TestOneTicketNearTheFrontIsEnoughToLookEverySecond(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		hearing(s)
 		q.others("report", 20)
@@ -105,9 +100,7 @@ func TestOneTicketNearTheFrontIsEnoughToLookEverySecond(t *testing.T) {
 
 // An owner that is granted a lock while it waits far from the front for another may close a circle by that.
 func TestOwnerThatIsGrantedALockWhileItIsFarIsLookedAfterWithinASecond(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		s.set(func() {
 			s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
@@ -124,10 +117,7 @@ func TestOwnerThatIsGrantedALockWhileItIsFarIsLookedAfterWithinASecond(t *testin
 			ctx := context.WithValue(t.Context(), ownerKey{}, &owner{})
 			id, result := waiting(ctx, t, c, "report")
 			time.Sleep(10*time.Second + 10*time.Millisecond)
-			l, err := c.TryAcquire(ctx, "free")
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := must.Get(c.TryAcquire(ctx, "free"))(t)
 			at := time.Since(s.began)
 			time.Sleep(time.Second + 10*time.Millisecond)
 			nested := false
@@ -139,9 +129,7 @@ func TestOwnerThatIsGrantedALockWhileItIsFarIsLookedAfterWithinASecond(t *testin
 			}
 			c.queue.Hear(q.grant(id, DefaultTTL), nil)
 			for _, l := range []*Lease{l, mustGet(t, result)} {
-				if err := l.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, l.Release(t.Context()))
 			}
 		}
 	})

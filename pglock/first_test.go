@@ -3,7 +3,6 @@ package pglock
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -11,9 +10,7 @@ import (
 )
 
 func TestI8_FirstInTheQueueAsksWhenTheHoldersLeaseEndsAndNobodyElse(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		end := 10*time.Second + 300*time.Millisecond
 		q := queued(s, end)
 		hearing(s)
@@ -39,9 +36,7 @@ func TestI8_FirstInTheQueueAsksWhenTheHoldersLeaseEndsAndNobodyElse(t *testing.T
 }
 
 func TestWaiterThatALookFindsFirstSetsTheTimer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		hearing(s)
 		c := startClient(t, s, trust.SystemClock())
@@ -69,9 +64,7 @@ func TestWaiterThatALookFindsFirstSetsTheTimer(t *testing.T) {
 
 // Where the holder's lease could not be seen to end, the answer says when to ask again.
 func TestFirstInTheQueueAsksAgainAsOftenAsTheAnswerSays(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, 3*time.Second)
 		hearing(s)
 		asks := 0
@@ -99,9 +92,7 @@ func TestFirstInTheQueueAsksAgainAsOftenAsTheAnswerSays(t *testing.T) {
 // Nobody holds the lock, but the COMMIT of the last holder's write is under way. Nobody announces its end, so the
 // first in the queue asks soon, and then less and less often.
 func TestFirstInTheQueueThatWaitsForACommitAsksSoonAndThenLessOften(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		hearing(s)
 		var committed, renewed bool
 		answers := func(_ context.Context, asked call) (protocol.Answer, error) {
@@ -162,9 +153,7 @@ func TestFirstInTheQueueThatWaitsForACommitAsksSoonAndThenLessOften(t *testing.T
 }
 
 func TestFirstInTheQueueDoesNotAskWhileTheHolderRenews(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, 30*time.Second)
 		hearing(s)
 		c := startClient(t, s, trust.SystemClock())

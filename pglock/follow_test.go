@@ -3,7 +3,6 @@ package pglock
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -12,9 +11,7 @@ import (
 
 // A call that has its place meets a server that has become a standby, and waits for a primary.
 func TestAWaitingCallKeepsItsPlaceWhileAStandbyAnswers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		id, result := waiting(t.Context(), t, startClient(t, s, trust.SystemClock()), "report")
 		time.Sleep(10 * time.Second)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -14,9 +13,7 @@ import (
 // A lease that is lost while its call sits out the grace after a failover is not returned: the call says at once that
 // it is lost.
 func TestALeaseThatIsLostInTheGraceAfterAFailoverIsNotReturned(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		s.promoted = time.Now()
 		began := time.Now()

@@ -8,20 +8,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // The server keeps the lock for the TTL and the grace; its holder believes in the TTL alone.
 func TestGraceIsTheServersAndNotTheHolders(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
-		l, err := c.TryAcquire(t.Context(), "report", WithTTL(time.Minute), WithGrace(time.Hour))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(c.TryAcquire(t.Context(), "report", WithTTL(time.Minute), WithGrace(time.Hour)))(t)
 		if r := s.of("acquire")[0].request; r.TTL+r.Grace != time.Minute+time.Hour {
 			t.Errorf("asked for %v", r.TTL+r.Grace)
 		}
@@ -32,9 +28,7 @@ func TestGraceIsTheServersAndNotTheHolders(t *testing.T) {
 		})
 		for _, renew := range []bool{false, true} {
 			if renew {
-				if err := l.renew(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, l.renew(t.Context()))
 			}
 			if left := time.Until(l.Deadline()); left > time.Minute || left < 50*time.Second {
 				t.Errorf("trusted for %v, want nearly the TTL", left)
@@ -51,9 +45,7 @@ func TestGraceIsTheServersAndNotTheHolders(t *testing.T) {
 }
 
 func TestGraceAfterAFailoverIsSatOutWithTheLease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		s.promoted = time.Now()
 		time.Sleep(10 * time.Second)
@@ -92,28 +84,25 @@ func TestGraceOutlivesALostConnection(t *testing.T) {
 		"no slot": func(context.Context) error { return sqlError("53300") },
 		"silent":  func(ctx context.Context) error { time.Sleep(10 * time.Second); return context.DeadlineExceeded },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				c := startClient(t, s, trust.SystemClock())
-				s.promoted = time.Now()
-				s.onTimeline = fails
-				time.AfterFunc(15*time.Second, func() { s.set(func() { s.onTimeline = nil }) })
-				l, err := c.Acquire(t.Context(), "report", WithGrace(time.Minute))
-				if err != nil || time.Since(s.began) != time.Minute || !l.Valid() {
-					t.Fatalf("Acquire: %v after %v", err, time.Since(s.began))
-				}
-				if n := len(s.of("timeline")); n > 100 {
-					t.Errorf("asked %d times", n)
-				}
-				time.Sleep(time.Hour) // no failover lately
-				s.set(func() { s.onTimeline = fails })
-				time.AfterFunc(5*time.Second, func() { s.set(func() { s.onTimeline = nil }) })
-				if _, err := c.TryAcquire(t.Context(), "other", WithGrace(time.Minute)); err != nil {
-					t.Errorf("TryAcquire: %v", err)
-				}
-			})
-		})
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			c := startClient(t, s, trust.SystemClock())
+			s.promoted = time.Now()
+			s.onTimeline = fails
+			time.AfterFunc(15*time.Second, func() { s.set(func() { s.onTimeline = nil }) })
+			l, err := c.Acquire(t.Context(), "report", WithGrace(time.Minute))
+			if err != nil || time.Since(s.began) != time.Minute || !l.Valid() {
+				t.Fatalf("Acquire: %v after %v", err, time.Since(s.began))
+			}
+			if n := len(s.of("timeline")); n > 100 {
+				t.Errorf("asked %d times", n)
+			}
+			time.Sleep(time.Hour) // no failover lately
+			s.set(func() { s.onTimeline = fails })
+			time.AfterFunc(5*time.Second, func() { s.set(func() { s.onTimeline = nil }) })
+			if _, err := c.TryAcquire(t.Context(), "other", WithGrace(time.Minute)); err != nil {
+				t.Errorf("TryAcquire: %v", err)
+			}
+		}))
 	}
 }
 
@@ -135,37 +124,34 @@ func TestGraceThatNobodyCanTellFailsInTheEnd(t *testing.T) {
 		}, ErrClosed, 5 * time.Second},
 		"with a refusal": {nil, ErrPermission, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				c := startClient(t, s, trust.SystemClock())
-				s.onTimeline = func(context.Context) error { return errReset }
-				if tc.ends == nil {
-					s.onTimeline = func(context.Context) error { return sqlError("42501") }
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			c := startClient(t, s, trust.SystemClock())
+			s.onTimeline = func(context.Context) error { return errReset }
+			if tc.ends == nil {
+				s.onTimeline = func(context.Context) error { return sqlError("42501") }
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			held := func() (l *Lease) {
+				c.leases.mu.Lock()
+				defer c.leases.mu.Unlock()
+				for l = range c.leases.all {
 				}
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				held := func() (l *Lease) {
-					c.leases.mu.Lock()
-					defer c.leases.mu.Unlock()
-					for l = range c.leases.all {
-					}
-					return l
-				}
-				if tc.ends != nil {
-					time.AfterFunc(5*time.Second, func() { tc.ends(c, held(), cancel) })
-				}
-				_, err := c.Acquire(ctx, "report", WithGrace(time.Minute), WithTTL(time.Hour))
-				if took := time.Since(s.began); !errors.Is(err, tc.want) || took < tc.after-lastAgain ||
-					took > tc.after {
-					t.Errorf("%v after %v, want %v after %v", err, took, tc.want, tc.after)
-				}
-				synctest.Wait()
-				if held() != nil {
-					t.Error("the client keeps the lease")
-				}
-			})
-		})
+				return l
+			}
+			if tc.ends != nil {
+				time.AfterFunc(5*time.Second, func() { tc.ends(c, held(), cancel) })
+			}
+			_, err := c.Acquire(ctx, "report", WithGrace(time.Minute), WithTTL(time.Hour))
+			if took := time.Since(s.began); !errors.Is(err, tc.want) || took < tc.after-lastAgain ||
+				took > tc.after {
+				t.Errorf("%v after %v, want %v after %v", err, took, tc.want, tc.after)
+			}
+			synctest.Wait()
+			if held() != nil {
+				t.Error("the client keeps the lease")
+			}
+		}))
 	}
 }
 
@@ -185,9 +171,7 @@ func TestGraceOutOfRangeIsRefused(t *testing.T) {
 
 // The call returns soon after its context has ended, also if the server is silent; its grant is taken back.
 func TestACallWithAGraceReturnsSoonAfterTheEndOfItsContext(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onTimeline = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		s.onRelease = func(ctx context.Context, _ protocol.Claim) (bool, error) {
 			<-ctx.Done()
@@ -211,9 +195,7 @@ func TestACallWithAGraceReturnsSoonAfterTheEndOfItsContext(t *testing.T) {
 // An attempt whose answer was lost may still arrive, so the end of the lease spends its grant ID; but that ends the
 // lease at the server too, and must not do so while the grace keeps others out.
 func TestI6_ALostLeaseKeepsItsGraceAlsoIfItsGrantIDIsSpent(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second),
 			WithGrace(time.Minute))
 		l.mu.Lock()

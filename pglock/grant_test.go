@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -19,9 +20,7 @@ import (
 var errReset = errors.New("connection reset by peer")
 
 func TestI6_LostAnswerIsAskedForAgainWithTheSameGrantID(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
 			if len(s.of("acquire")) <= 3 {
 				return protocol.Answer{}, errReset
@@ -48,9 +47,7 @@ func TestI6_LostAnswerIsAskedForAgainWithTheSameGrantID(t *testing.T) {
 }
 
 func TestEachCallChoosesANewGrantID(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		a, b := mustAcquire(t, c, "report"), mustAcquire(t, c, "report")
 		if a.grantID == b.grantID || a.grantID == uuid.Nil {
@@ -61,9 +58,7 @@ func TestEachCallChoosesANewGrantID(t *testing.T) {
 
 // The attempt whose answer was lost may still be on its way when the retry hears that somebody else holds the lock.
 func TestI6_GrantIDOfARefusedRetryIsGivenUp(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			if len(s.of("acquire")) == 1 {
 				return protocol.Answer{}, errReset
@@ -83,9 +78,7 @@ func TestI6_GrantIDOfARefusedRetryIsGivenUp(t *testing.T) {
 }
 
 func TestI6_OutcomeThatStaysUnknownIsReportedAndGivenBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, errReset }
 		c := startClient(t, s, trust.SystemClock())
 		began := time.Now()
@@ -122,9 +115,7 @@ func TestRequestThatReachedNoServerIsNotRepeated(t *testing.T) {
 }
 
 func TestRefusalOfTheServerIsNotRepeated(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			return protocol.Answer{}, sqlError("42501")
 		}
@@ -143,9 +134,7 @@ func TestRefusalOfTheServerIsNotRepeated(t *testing.T) {
 }
 
 func TestI6_SpentGrantIDIsReplaced(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
 			switch len(s.of("acquire")) {
 			case 1:
@@ -164,9 +153,7 @@ func TestI6_SpentGrantIDIsReplaced(t *testing.T) {
 }
 
 func TestI7_TrustInAGrantCountsFromWhenItWasAskedFor(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			time.Sleep(5 * time.Second)
 			return protocol.Answer{Granted: true, Token: 1, Remaining: 30 * time.Second}, nil
@@ -179,9 +166,7 @@ func TestI7_TrustInAGrantCountsFromWhenItWasAskedFor(t *testing.T) {
 }
 
 func TestI7_TrustInAGrantDoesNotCountTheWaitForAConnection(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			time.Sleep(45 * time.Second) // of which the last five are the server's
 			return protocol.Answer{Granted: true, Token: 1, Remaining: 30 * time.Second, Waited: 40 * time.Second}, nil
@@ -194,9 +179,7 @@ func TestI7_TrustInAGrantDoesNotCountTheWaitForAConnection(t *testing.T) {
 }
 
 func TestI7_TrustInARenewalCountsFromWhenItWasAskedFor(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		slow := func(_ context.Context, c protocol.Claim) (time.Duration, error) {
 			time.Sleep(2 * time.Second)
 			return s.ttl(c.GrantID), nil
@@ -204,9 +187,7 @@ func TestI7_TrustInARenewalCountsFromWhenItWasAskedFor(t *testing.T) {
 		s.onRenew, s.onRenewBusy = slow, slow
 		s.onRenewAll = hangs
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
-		if err := l.renew(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.renew(t.Context()))
 		if got, want := time.Until(l.Deadline()), 27*time.Second; got != want {
 			t.Errorf("trusted for %v after Renew, want %v", got, want)
 		}
@@ -245,9 +226,7 @@ func TestI7_TrustInARenewalCountsFromWhenItWasAskedFor(t *testing.T) {
 }
 
 func TestI7_TrustInARepeatedRequestIsNoLongerThanTheServerSaysIsLeft(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			return protocol.Answer{Granted: true, Token: 1, Remaining: 10 * time.Second}, nil
 		}
@@ -259,9 +238,7 @@ func TestI7_TrustInARepeatedRequestIsNoLongerThanTheServerSaysIsLeft(t *testing.
 }
 
 func TestGrantThatIsAnsweredAfterItsTTLIsLostAndGivenBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			time.Sleep(31 * time.Second)
 			return protocol.Answer{Granted: true, Token: 3, Remaining: 30 * time.Second}, nil
@@ -308,55 +285,50 @@ func TestTrap9_GrantOfACancelledCallIsGivenBack(t *testing.T) {
 			"held":    {protocol.Answer{Holder: "b", Token: 7}, nil, false, false},
 			"refused": {protocol.Answer{}, sqlError("42501"), false, false},
 		} {
-			t.Run(name+", "+what, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := newFakeStore()
-					s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
-						time.Sleep(3 * time.Second) // the answer is on its way
-						return late.a, late.err
+			t.Run(name+", "+what, fakeClock(func(t *testing.T, s *fakeStore) {
+				s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
+					time.Sleep(3 * time.Second) // the answer is on its way
+					return late.a, late.err
+				}
+				fails := 2
+				s.onGiveUp = func(ctx context.Context, _ protocol.RequestID) (protocol.TakenBack, error) {
+					if fails--; fails >= 0 {
+						return protocol.TakenBack{}, errReset
 					}
-					fails := 2
-					s.onGiveUp = func(ctx context.Context, _ protocol.RequestID) (protocol.TakenBack, error) {
-						if fails--; fails >= 0 {
-							return protocol.TakenBack{}, errReset
-						}
-						return protocol.TakenBack{Ended: true}, ctx.Err()
+					return protocol.TakenBack{Ended: true}, ctx.Err()
+				}
+				c := startClient(t, s, trust.SystemClock())
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				began := time.Now()
+				l, err := ask(c, ctx)
+				if l != nil || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+					t.Errorf("= %v, %v after %v; want nothing when ctx ended", l, err, time.Since(began))
+				}
+				time.Sleep(10 * time.Second)
+				given := s.of("giveUp")
+				if !late.given {
+					if len(given) != 0 {
+						t.Errorf("given back %+v, but nothing was done", given)
 					}
-					c := startClient(t, s, trust.SystemClock())
-					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-					defer cancel()
-					began := time.Now()
-					l, err := ask(c, ctx)
-					if l != nil || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
-						t.Errorf("= %v, %v after %v; want nothing when ctx ended", l, err, time.Since(began))
+					return
+				}
+				if len(given) != 3 {
+					t.Fatalf("%d attempts to give it back, want 3: two failed, one told", len(given))
+				}
+				for _, g := range given {
+					if g.grantID != s.of("acquire")[0].grantID || g.names[0] != "report" || g.spend != late.spend {
+						t.Errorf("given back %+v, want the grant that was asked for, to be spent: %v", g,
+							late.spend)
 					}
-					time.Sleep(10 * time.Second)
-					given := s.of("giveUp")
-					if !late.given {
-						if len(given) != 0 {
-							t.Errorf("given back %+v, but nothing was done", given)
-						}
-						return
-					}
-					if len(given) != 3 {
-						t.Fatalf("%d attempts to give it back, want 3: two failed, one told", len(given))
-					}
-					for _, g := range given {
-						if g.grantID != s.of("acquire")[0].grantID || g.names[0] != "report" || g.spend != late.spend {
-							t.Errorf("given back %+v, want the grant that was asked for, to be spent: %v", g,
-								late.spend)
-						}
-					}
-				})
-			})
+				}
+			}))
 		}
 	}
 }
 
 func TestCallWhoseContextHasEndedSendsNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -370,9 +342,7 @@ func TestCallWhoseContextHasEndedSendsNothing(t *testing.T) {
 }
 
 func TestGrantToAClientThatIsClosedMeanwhileIsReleased(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		closed := make(chan error, 1)
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
@@ -436,9 +406,7 @@ func TestTrap9_AnswerThatIsLostWhenTheCallEndsIsTakenBack(t *testing.T) {
 						t.Errorf("%v, want %v", err, want)
 					}
 					if what == "closed" {
-						if err := <-closed; err != nil {
-							t.Error(err)
-						}
+						must.Note(t, <-closed)
 					}
 					synctest.Wait()
 					if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID ||
@@ -480,15 +448,12 @@ func TestTrap9_CloseAgainstACallLeavesNothingBehind(t *testing.T) {
 						s := newFakeServer()
 						s.fault = fault
 						c := s.client(t)
-						called := make(chan error, 1)
-						go func() { called <- ask(t.Context(), c) }()
+						called := must.Go(func() error { return ask(t.Context(), c) })
 						time.Sleep(time.Duration(round%6) * time.Millisecond) // a trip takes one
 						for range round / 6 {
 							runtime.Gosched()
 						}
-						if err := c.Close(t.Context()); err != nil {
-							t.Error(err)
-						}
+						must.Note(t, c.Close(t.Context()))
 						err := <-called
 						if err == nil {
 							granted++

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -40,9 +41,7 @@ func TestHandOverThatARenewalOvertakesIsARelease(t *testing.T) {
 			}
 		})
 		began := time.Now()
-		if err := held.HandOver(t.Context(), "c"); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, held.HandOver(t.Context(), "c"))
 		took := time.Since(began)
 		if err := held.Err(); err != ErrReleased || context.Cause(held.Context()) != ErrReleased {
 			t.Errorf("%v, %v after %v", err, context.Cause(held.Context()), took)
@@ -78,9 +77,7 @@ func TestHandOverOfUnknownOutcomeIsSettledByTheNextRenewal(t *testing.T) {
 					if err := held.Err(); err != nil {
 						t.Errorf("the lease that goes on: %v", err)
 					}
-					if err := held.Release(t.Context()); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, held.Release(t.Context()))
 					served(t, b)
 					return
 				}
@@ -193,9 +190,7 @@ func TestWhoeverGetsALockByAnAnswerThatIsLostHearsOfIt(t *testing.T) {
 						return errReset
 					}
 				})
-				if err := end(held, t.Context()); err != nil {
-					t.Error(err)
-				}
+				must.Note(t, end(held, t.Context()))
 				synctest.Wait()
 				wantAnnounced(t, s)
 			})
@@ -226,9 +221,7 @@ func TestWhoeverGetsALockByALateAnswerThatIsLostHearsOfIt(t *testing.T) {
 
 // The server refuses the release of one lease, and the answer for the other is lost in the same attempt.
 func TestCloseAnnouncesWhatWasLostBesideARefusal(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		mustAcquire(t, c, "locked")
 		mustAcquire(t, c, "report")
@@ -246,9 +239,7 @@ func TestCloseAnnouncesWhatWasLostBesideARefusal(t *testing.T) {
 				return &pgconn.PgError{Code: "55P03"}
 			}
 		})
-		if err := c.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, c.Close(t.Context()))
 		if told := s.of("announce"); len(told) != 1 || !slices.Contains(told[0].names, "report") {
 			t.Errorf("%+v, want an announcement of the lease whose answer was lost", told)
 		}
@@ -317,9 +308,7 @@ func TestI17_HandOverBesideAnotherEndOfTheLeaseIsUnknown(t *testing.T) {
 				}
 				served(t, b)
 				still(t, c)
-				if err := <-ended; err != nil {
-					t.Error(err)
-				}
+				must.Note(t, <-ended)
 			})
 		})
 	}
@@ -438,14 +427,10 @@ func TestHandOverPassesOverCallsOfTheHoldersClient(t *testing.T) {
 		if err := now.HandOver(t.Context(), "nobody"); !errors.Is(err, ErrNoWaiter) || !now.Valid() {
 			t.Fatalf("%v, %v", err, now.Err())
 		}
-		if err := now.HandOver(t.Context(), "named"); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, now.HandOver(t.Context(), "named"))
 		still(t, waiting[0])
 		next := served(t, named)
-		if err := next.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, next.Release(t.Context()))
 		serveAll(t, waiting)
 		s.wantEmpty(t, "report", c)
 	})
@@ -462,8 +447,7 @@ func TestReleaseDuringAHandOverTakesNothingBack(t *testing.T) {
 		waiting := []chan acquired{lined(t.Context(), c), lined(t.Context(), c)}
 		named := lined(t.Context(), s.client(t), WithHolder("named"))
 		s.locked(func() { s.trip = 5 * time.Millisecond })
-		handed := make(chan error, 1)
-		go func() { handed <- now.HandOver(t.Context(), "named") }()
+		handed := must.Go(func() error { return now.HandOver(t.Context(), "named") })
 		time.Sleep(7 * time.Millisecond) // the server has done it, and its answer is on its way
 		released := now.Release(t.Context())
 		next := served(t, named)
@@ -471,9 +455,7 @@ func TestReleaseDuringAHandOverTakesNothingBack(t *testing.T) {
 		if err := <-handed; err != nil {
 			t.Errorf("HandOver: %v, Release: %v", err, released)
 		}
-		if err := next.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, next.Release(t.Context()))
 		serveAll(t, waiting)
 		s.wantEmpty(t, "report", c)
 	})
@@ -483,9 +465,7 @@ func TestHandOverOnAClosedClientSaysSo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, held, b, _ := handing(t)
-		if err := held.client.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, held.client.Close(t.Context()))
 		if err := held.HandOver(t.Context(), "c"); !errors.Is(err, ErrReleased) {
 			t.Errorf("HandOver: %v", err)
 		}

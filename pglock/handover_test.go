@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -86,9 +87,7 @@ func TestHandOverGrantsTheNamedWaiterAndTheOthersKeepTheirPlaces(t *testing.T) {
 				t.Fatalf("CanHandOver: %v, then %v", err, held.Err())
 			}
 			began := time.Now()
-			if err := held.HandOver(t.Context(), "d"); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, held.HandOver(t.Context(), "d"))
 			if err := held.Err(); err != pglock.ErrReleased || !errors.Is(context.Cause(held.Context()),
 				pglock.ErrReleased) {
 				t.Errorf("the lease that was handed over: %v, %v", err, context.Cause(held.Context()))
@@ -110,9 +109,7 @@ func TestHandOverGrantsTheNamedWaiterAndTheOthersKeepTheirPlaces(t *testing.T) {
 						t.Errorf("I9: %s was granted the lock before its turn", labels[j])
 					}
 				}
-				if err := next.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, next.Release(t.Context()))
 				last = next
 			}
 		})
@@ -141,13 +138,9 @@ func TestHandOverToNobodyChangesNothing(t *testing.T) {
 	if len(got)+len(readers) != 2 || len(got[0])+len(readers[0]) != 0 {
 		t.Error("somebody was granted the lock")
 	}
-	if err := held.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, held.Release(t.Context()))
 	b := within(t, 20*time.Second, "b", got[0])
-	if err := b.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, b.Release(t.Context()))
 	reader := within(t, 20*time.Second, "the reader", readers[0])
 	for what, err := range map[string]error{
 		"a shared lease":     reader.HandOver(t.Context(), "b"),
@@ -159,9 +152,7 @@ func TestHandOverToNobodyChangesNothing(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if err := elsewhere.HandOver(t.Context(), "d"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, elsewhere.HandOver(t.Context(), "d"))
 	within(t, 20*time.Second, "d", others[0])
 	if err := held.HandOver(t.Context(), "b"); !errors.Is(err, pglock.ErrReleased) {
 		t.Errorf("a lease that was released: %v", err)
@@ -170,33 +161,23 @@ func TestHandOverToNobodyChangesNothing(t *testing.T) {
 
 // Of several waiters with one label the first is meant, and none of those whose session is dead.
 func TestHandOverMeansTheFirstLivingWaiterOfThatLabel(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	clients := someClients(t, pool, 3)
 	held := mustAcquire(t, clients[0], "x")
-	conn, err := pgx.Connect(t.Context(), db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pgx.Connect(t.Context(), db.URL()))(t)
 	defer func() { _ = conn.Close(context.Background()) }()
 	execute(t, conn, `SELECT FROM pglock.acquire_lease('x', $1, $2, 'twin', '30 s', p_wait => true,
 		p_session_ttl => '100 ms')`, uuid.NewString(), uuid.NewString())
 	pgtest.Eventually(t, "the first twin to be dead", func() bool {
-		var dead int
-		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pglock.list_waiters('x') WHERE NOT alive`).Scan(&dead)
-		if err != nil {
-			t.Fatal(err)
-		}
+		dead := pgtest.One[int](t, conn, `SELECT count(*) FROM pglock.list_waiters('x') WHERE NOT alive`)
 		return dead == 1
 	})
 	if err := held.HandOver(t.Context(), "twin"); !errors.Is(err, pglock.ErrNoWaiter) || !held.Valid() {
 		t.Fatalf("the only one is dead: %v, then %v", err, held.Err())
 	}
 	got := queueing(t, pool, "x", clients[1:], []string{"twin", "twin"})
-	if err := held.HandOver(t.Context(), "twin"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, held.HandOver(t.Context(), "twin"))
 	within(t, 20*time.Second, "the second twin", got[0])
 	if len(got[1]) != 0 {
 		t.Error("the third twin was granted the lock too")
@@ -206,25 +187,18 @@ func TestHandOverMeansTheFirstLivingWaiterOfThatLabel(t *testing.T) {
 // Only whoever knows the grant ID hands over, with the token of the lease, while it lasts. Everybody else changes
 // nothing.
 func TestHandOverByWhoeverHasNotTheLeaseChangesNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	clients := someClients(t, pool, 2)
-	conn, err := pgx.Connect(t.Context(), db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pgx.Connect(t.Context(), db.URL()))(t)
 	defer func() { _ = conn.Close(context.Background()) }()
 	held := mustAcquire(t, clients[0], "x")
 	got := queueing(t, pool, "x", clients[1:], []string{"b"})
 	token, id := int64(held.Token()), exported(held).String()
 	ask := func(token int64, id string) (outcome string) {
 		t.Helper()
-		err := conn.QueryRow(t.Context(), `SELECT outcome FROM pglock.hand_over('x', $1, $2, 'b')`, token,
-			id).Scan(&outcome)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, conn.QueryRow(t.Context(), `SELECT outcome FROM pglock.hand_over('x', $1, $2, 'b')`, token,
+			id).Scan(&outcome))
 		return outcome
 	}
 	for what, outcome := range map[string]string{
@@ -267,8 +241,7 @@ func TestHandOverByWhoeverHasNotTheLeaseChangesNothing(t *testing.T) {
 
 // A fenced transaction that is under way when the lock is handed over does not commit after it, at any isolation level.
 func TestI4_I18_NothingOfTheOldHolderIsCommittedAfterAHandOver(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool, conn := db.Pool(t), db.Conn(t)
 	clients := someClients(t, pool, 2)
 	execute(t, conn, `CREATE TABLE written (token bigint)`)
@@ -310,9 +283,7 @@ func TestWatchTellsAHandOverAsOneGrant(t *testing.T) {
 	defer cancel()
 	changes := watching(ctx, clients[2], "x")
 	hear(t, changes, pglock.ChangeState, held.Token(), true)
-	if err := held.HandOver(t.Context(), "b"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, held.HandOver(t.Context(), "b"))
 	b := within(t, 20*time.Second, "b", got[0])
 	hear(t, changes, pglock.ChangeGranted, b.Token(), true)
 }

@@ -11,14 +11,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 func TestRenewalComesAfterAThirdOfTheTTLLessUpToATenthOfIt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
 		time.Sleep(20 * time.Minute)
 		beats := s.of("renewAll")
@@ -42,9 +41,7 @@ func TestRenewalComesAfterAThirdOfTheTTLLessUpToATenthOfIt(t *testing.T) {
 }
 
 func TestOneStatementRenewsHoweverManyLeases(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		const leases = 500
 		for i := range leases {
@@ -64,9 +61,7 @@ func TestOneStatementRenewsHoweverManyLeases(t *testing.T) {
 }
 
 func TestEachLeaseIsRenewedAtTheRateOfItsOwnTTL(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		mustAcquire(t, c, "short", WithTTL(3*time.Second))
 		long := mustAcquire(t, c, "long", WithTTL(5*time.Minute))
@@ -84,16 +79,12 @@ func TestEachLeaseIsRenewedAtTheRateOfItsOwnTTL(t *testing.T) {
 		if counts["long"] < 18 || counts["long"] > 28 {
 			t.Errorf("a lease of 5 minutes was renewed %d times in 30 minutes, want 18 to 28", counts["long"])
 		}
-		if err := long.Err(); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, long.Err())
 	})
 }
 
 func TestFailedRenewalIsRetriedUntilTheLocalDeadline(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		broken := errors.New("no route to host")
 		s.onRenewAll = func(context.Context, []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 			return nil, broken
@@ -122,9 +113,7 @@ func TestFailedRenewalIsRetriedUntilTheLocalDeadline(t *testing.T) {
 }
 
 func TestOneSuccessfulRetrySavesTheLeaseAndForgetsTheFailure(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		broken := errors.New("no route to host")
 		failing := func(context.Context, []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 			return nil, broken
@@ -146,9 +135,7 @@ func TestOneSuccessfulRetrySavesTheLeaseAndForgetsTheFailure(t *testing.T) {
 }
 
 func TestLeaseEndsExactlyAtItsDeadlineWhileTheRenewalHangs(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onRenewAll = hangs
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(10*time.Second))
 		began := time.Now()
@@ -170,9 +157,7 @@ func TestLeaseEndsExactlyAtItsDeadlineWhileTheRenewalHangs(t *testing.T) {
 }
 
 func TestRenewalThatHangsIsGivenUpWhileThereIsTimeForAnother(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		hung := make(chan time.Duration, 10)
 		s.onRenewAll = func(ctx context.Context, _ []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 			began := time.Now()
@@ -194,9 +179,7 @@ func TestRenewalThatHangsIsGivenUpWhileThereIsTimeForAnother(t *testing.T) {
 }
 
 func TestHungRenewalOfALongLeaseCostsNoShorterOne(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		hung := make(chan struct{}, 1)
 		s.onRenewAll = func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 			hung <- struct{}{}
@@ -216,9 +199,7 @@ func TestHungRenewalOfALongLeaseCostsNoShorterOne(t *testing.T) {
 }
 
 func TestLockedRowOfALongLeaseCostsNoShortOne(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 			verdicts := s.renewed(claims)
 			for _, c := range claims {
@@ -255,76 +236,69 @@ func TestBeatWaitsForOneLockedRowAndForAMomentAtMost(t *testing.T) {
 	for ttl, most := range map[time.Duration]time.Duration{MinTTL: MinTTL / 12,
 		240 * time.Millisecond: 20 * time.Millisecond, time.Second: 30 * time.Millisecond,
 		30 * time.Second: 30 * time.Millisecond} {
-		t.Run(ttl.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				locked := true
-				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
-					error) {
-					verdicts := s.renewed(claims)
-					s.set(func() {
-						for _, c := range claims {
-							if c.Name != "free" && locked {
-								verdicts[c] = protocol.Verdict{Outcome: protocol.Busy}
-							}
-						}
-					})
-					return verdicts, nil
-				}
-				s.onRenewBusy = func(context.Context, protocol.Claim) (time.Duration, error) {
-					time.Sleep(most)
-					return 0, sqlError("55P03")
-				}
-				c := startClient(t, s, trust.SystemClock())
-				var leases []*Lease
-				for i := range 20 {
-					leases = append(leases, mustAcquire(t, c, fmt.Sprint("locked ", i), WithTTL(ttl)))
-				}
-				leases = append(leases, mustAcquire(t, c, "free", WithTTL(ttl)))
-				time.Sleep(ttl * 8 / 10)
-				s.set(func() { locked = false })
-				time.Sleep(ttl)
-				for _, l := range leases {
-					if err := l.Err(); err != nil {
-						t.Error(err)
-					}
-				}
-				var calls []call
-				s.set(func() { calls = slices.Clone(s.calls) })
-				waits := 0
-				for _, c := range calls {
-					switch c.what {
-					case "renewAll":
-						waits = 0
-					case "renewBusy":
-						if waits++; waits > 1 || c.wait != most {
-							t.Fatalf("%d waits in one beat, of %v; want one of %v", waits, c.wait, most)
+		t.Run(ttl.String(), fakeClock(func(t *testing.T, s *fakeStore) {
+			locked := true
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+				error) {
+				verdicts := s.renewed(claims)
+				s.set(func() {
+					for _, c := range claims {
+						if c.Name != "free" && locked {
+							verdicts[c] = protocol.Verdict{Outcome: protocol.Busy}
 						}
 					}
-				}
-				asked := s.of("renewBusy")
-				if len(asked) < 5 {
-					t.Fatalf("%d waits: the test shows nothing", len(asked))
-				}
-				names := make(map[string]bool)
-				for i, a := range asked {
-					if names[a.names[0]] = true; i > 0 && a.at-asked[i-1].at > most+10*time.Millisecond {
-						t.Errorf("the next wait came %v after the one before", a.at-asked[i-1].at)
+				})
+				return verdicts, nil
+			}
+			s.onRenewBusy = func(context.Context, protocol.Claim) (time.Duration, error) {
+				time.Sleep(most)
+				return 0, sqlError("55P03")
+			}
+			c := startClient(t, s, trust.SystemClock())
+			var leases []*Lease
+			for i := range 20 {
+				leases = append(leases, mustAcquire(t, c, fmt.Sprint("locked ", i), WithTTL(ttl)))
+			}
+			leases = append(leases, mustAcquire(t, c, "free", WithTTL(ttl)))
+			time.Sleep(ttl * 8 / 10)
+			s.set(func() { locked = false })
+			time.Sleep(ttl)
+			for _, l := range leases {
+				must.Note(t, l.Err())
+			}
+			var calls []call
+			s.set(func() { calls = slices.Clone(s.calls) })
+			waits := 0
+			for _, c := range calls {
+				switch c.what {
+				case "renewAll":
+					waits = 0
+				case "renewBusy":
+					if waits++; waits > 1 || c.wait != most {
+						t.Fatalf("%d waits in one beat, of %v; want one of %v", waits, c.wait, most)
 					}
 				}
-				if len(asked) > 60 && len(names) < 15 {
-					t.Errorf("%d waits for %d of 20 leases", len(asked), len(names))
+			}
+			asked := s.of("renewBusy")
+			if len(asked) < 5 {
+				t.Fatalf("%d waits: the test shows nothing", len(asked))
+			}
+			names := make(map[string]bool)
+			for i, a := range asked {
+				if names[a.names[0]] = true; i > 0 && a.at-asked[i-1].at > most+10*time.Millisecond {
+					t.Errorf("the next wait came %v after the one before", a.at-asked[i-1].at)
 				}
-			})
-		})
+			}
+			if len(asked) > 60 && len(names) < 15 {
+				t.Errorf("%d waits for %d of 20 leases", len(asked), len(names))
+			}
+		}))
 	}
 }
 
 // A client that has something to do sweeps the tables about once a minute; one that has nothing to do does not.
 func TestClientWithAHeartbeatSweepsOnceAMinute(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		time.Sleep(time.Hour)
 		if n := len(s.of("sweep")); n != 0 {
@@ -342,9 +316,7 @@ func TestClientWithAHeartbeatSweepsOnceAMinute(t *testing.T) {
 		if n := len(sweeps); n < 57 || n > 61 || sweeps[0].at-began > 2*time.Second {
 			t.Errorf("%d sweeps in an hour, the first after %v", n, sweeps[0].at-began)
 		}
-		if err := l.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, l.Release(t.Context()))
 		time.Sleep(time.Hour)
 		if n := len(s.of("sweep")); n > len(sweeps)+1 {
 			t.Errorf("%d sweeps in the hour after", n-len(sweeps))
@@ -354,9 +326,7 @@ func TestClientWithAHeartbeatSweepsOnceAMinute(t *testing.T) {
 
 // Of many clients one sweeps in a minute. The others ask now and then whether it still does.
 func TestClientThatFindsThatAnotherSweepsAsksLessOften(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		var alone atomic.Bool
 		s.onSweep = func(context.Context) (bool, error) { return alone.Load(), nil }
 		mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(3*time.Second))
@@ -382,9 +352,7 @@ func TestClientThatFindsThatAnotherSweepsAsksLessOften(t *testing.T) {
 }
 
 func TestSweepThatHangsCostsNoLease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onSweep = func(ctx context.Context) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
 		c := startClient(t, s, trust.SystemClock())
 		short, long := mustAcquire(t, c, "short", WithTTL(MinTTL)), mustAcquire(t, c, "long", WithTTL(time.Minute))
@@ -396,9 +364,7 @@ func TestSweepThatHangsCostsNoLease(t *testing.T) {
 }
 
 func TestRenewalThatBringsNothingIsNotRepeatedAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 			time.Sleep(time.Millisecond) // a round trip
 			return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: protocol.Renewed,
@@ -413,15 +379,11 @@ func TestRenewalThatBringsNothingIsNotRepeatedAtOnce(t *testing.T) {
 }
 
 func TestNoBeatFollowsTheLastLeaseAndTheConnectionIsRested(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		l := mustAcquire(t, c, "report", WithTTL(3*time.Second))
 		time.Sleep(10 * time.Second)
-		if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Release(t.Context()))
 		before := len(s.of("renewAll"))
 		time.Sleep(29 * time.Second)
 		if n := len(s.of("rest")); n != 0 {
@@ -444,16 +406,12 @@ func TestNoBeatFollowsTheLastLeaseAndTheConnectionIsRested(t *testing.T) {
 }
 
 func TestLeaseThatIsDueBeforeThePlannedBeatIsRenewedInTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		mustAcquire(t, c, "long", WithTTL(24*time.Hour))
 		synctest.Wait() // the heartbeat has planned its next beat, hours away
 		short := mustAcquire(t, c, "short", WithTTL(300*time.Millisecond))
 		time.Sleep(time.Minute)
-		if err := short.Err(); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, short.Err())
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -22,8 +23,7 @@ func lockHistory(t *testing.T, conn *pgx.Conn) {
 }
 
 func TestLostLeaseWhoseEndCannotBeReadCostsNoOther(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	c, conn := startClient(t, db.Pool(t), pglock.WithDefaultTTL(6*time.Second)), db.Conn(t)
 	broken, kept := mustAcquire(t, c, "broken"), mustAcquire(t, c, "kept")
 	execute(t, conn, "SELECT pglock.break_lock('broken', 'test', 'me')")
@@ -37,14 +37,11 @@ func TestLostLeaseWhoseEndCannotBeReadCostsNoOther(t *testing.T) {
 	pgtest.Eventually(t, "renewals of the other", func() bool {
 		return kept.Deadline().After(deadline) || kept.Err() != nil
 	})
-	if err := kept.Err(); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, kept.Err())
 }
 
 func TestStatementWaitsOnceForALockedHistory(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, other := db.Conn(t), db.Conn(t)
 	const leases = 50 // each with a wait of a tenth of a second would last longer than the limit
 	execute(t, conn, "SET statement_timeout = '4s'")
@@ -54,12 +51,9 @@ func TestStatementWaitsOnceForALockedHistory(t *testing.T) {
 	execute(t, conn, "SELECT pglock.break_lock(name, 'test', 'me') FROM lease WHERE name <> 'l1'")
 	ask := func(function, column string) map[string]int {
 		t.Helper()
-		rows, err := conn.Query(t.Context(), fmt.Sprintf(`SELECT coalesce(%[2]s, 'held') FROM (
+		rows := must.Get(conn.Query(t.Context(), fmt.Sprintf(`SELECT coalesce(%[2]s, 'held') FROM (
 			SELECT array_agg(name) n, array_agg(token) t, array_agg($1::uuid) g, array_agg(0) s FROM lease) l,
-			pglock.%[1]s(n, t, g, s)`, function, column), id)
-		if err != nil {
-			t.Fatal(err)
-		}
+			pglock.%[1]s(n, t, g, s)`, function, column), id))(t)
 		said, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			t.Fatalf("%s: %v", function, err)
@@ -95,8 +89,7 @@ func TestReleasesAndGrantsAfterThemGoOnWhileTheHistoryIsLocked(t *testing.T) {
 	t.Parallel()
 	for _, level := range []lockadmin.HistoryLevel{lockadmin.HistoryLosses, lockadmin.HistoryAll} {
 		t.Run(string(level), func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			conn, other := db.Conn(t), db.Conn(t)
 			// The history is asked for each of so many leases. A wait for each would last longer than the limit.
 			const leases = 50

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/lists"
@@ -24,8 +25,7 @@ import (
 )
 
 func TestRefusedCallTellsWhoHoldsTheLock(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	a := startClient(t, db.Pool(t), pglock.WithDefaultHolder("client a"))
 	b := startClient(t, db.Pool(t))
 	l := mustAcquire(t, a, "report", pglock.WithTTL(time.Minute))
@@ -66,12 +66,9 @@ func TestRefusedCallTellsWhoHoldsTheLock(t *testing.T) {
 
 // Of a lock that nobody holds and that is not free, the refusal says nothing but what is true of each cause.
 func TestRefusedCallDoesNotInventAHolder(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	c, conn := startClient(t, db.Pool(t)), db.Conn(t)
-	if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, mustAcquire(t, c, "report").Release(t.Context()))
 	for cause, sql := range map[string]string{
 		"a watch": "SELECT FROM pglock.watch('report', '1 min')",
 		"a request": "SELECT FROM pglock.acquire_lease('report', gen_random_uuid(), " +
@@ -103,8 +100,7 @@ func TestClientHoldsItsOwnLockOnlyOnce(t *testing.T) {
 }
 
 func TestReleasedLockIsGrantedAgainWithAGreaterToken(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	clients := []*pglock.Client{startClient(t, db.Pool(t)), startClient(t, db.Pool(t))}
 	var last pglock.Token
 	for i := range 20 {
@@ -113,20 +109,14 @@ func TestReleasedLockIsGrantedAgainWithAGreaterToken(t *testing.T) {
 			t.Errorf("token %d after %d", l.Token(), last)
 		}
 		last = l.Token()
-		if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Release(t.Context()))
 	}
 }
 
 func TestHolderIsTheClientsLabelUnlessTheLeaseHasItsOwn(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	c, admin := startClient(t, db.Pool(t), pglock.WithDefaultHolder("client")), newAdmin(t, db.Pool(t))
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	host := must.Get(os.Hostname())(t)
 	for name, tc := range map[string]struct {
 		lease *pglock.Lease
 		want  string
@@ -148,10 +138,7 @@ func TestGetShowsALockThroughItsLife(t *testing.T) {
 	pool := pgtest.Database(t).Pool(t)
 	c, admin := startClient(t, pool, pglock.WithDefaultHolder("h")), newAdmin(t, pool)
 	l := mustAcquire(t, c, "report", pglock.WithTTL(time.Minute))
-	info, err := admin.Get(t.Context(), "report")
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(admin.Get(t.Context(), "report"))(t)
 	if !info.Held || info.Name != "report" || info.Holder != "h" || info.Token != l.Token() ||
 		info.TTL != time.Minute || info.Session == "" ||
 		info.Remaining < 50*time.Second || info.Remaining > time.Minute || !info.EndedAt.IsZero() ||
@@ -159,17 +146,13 @@ func TestGetShowsALockThroughItsLife(t *testing.T) {
 		info.ExpiresAt.Sub(info.RenewedAt).Round(time.Second) != time.Minute || info.AcquiredAt.After(info.RenewedAt) {
 		t.Errorf("while held: %+v", info)
 	}
-	if err := hooks.Of(l).Renew(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, hooks.Of(l).Renew(t.Context()))
 	renewed, err := admin.Get(t.Context(), "report")
 	if err != nil || !renewed.RenewedAt.After(info.RenewedAt) || !renewed.AcquiredAt.Equal(info.AcquiredAt) ||
 		renewed.Token != info.Token {
 		t.Errorf("after a renewal: %+v, %v", renewed, err)
 	}
-	if err := l.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Release(t.Context()))
 	free, err := admin.Get(t.Context(), "report")
 	if err != nil || free.Held || free.EndedAt.IsZero() || !free.ExpiresAt.IsZero() || free.Remaining != 0 ||
 		free.Token != l.Token() {
@@ -184,9 +167,7 @@ func TestLocksAreChosenByPrefixAndComeInByteOrderFromPageToPage(t *testing.T) {
 	for _, name := range []string{"a", "B", "job/1", "job/10", "job/2", "job%", "job_", "ä"} {
 		mustAcquire(t, c, name)
 	}
-	if err := mustAcquire(t, c, "job/free").Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, mustAcquire(t, c, "job/free").Release(t.Context()))
 	for _, tc := range []struct {
 		q    lockadmin.LocksQuery
 		want []string
@@ -231,9 +212,7 @@ func TestMetadataComesBackAsItWasGiven(t *testing.T) {
 		}
 	}
 	l := mustAcquire(t, c, "again", pglock.WithMetadata(json.RawMessage(`1`)))
-	if err := l.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Release(t.Context()))
 	mustAcquire(t, c, "again")
 	if info, err := admin.Get(t.Context(), "again"); err != nil || info.Metadata != nil {
 		t.Errorf("a lease without metadata shows that of the one before: %s, %v", info.Metadata, err)
@@ -241,8 +220,7 @@ func TestMetadataComesBackAsItWasGiven(t *testing.T) {
 }
 
 func TestCheckAndRenewFollowTheServer(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	c := startClient(t, db.Pool(t))
 	l := mustAcquire(t, c, "report", pglock.WithTTL(time.Hour))
 	left, err := l.Check(t.Context())
@@ -264,8 +242,7 @@ func TestCheckAndRenewFollowTheServer(t *testing.T) {
 }
 
 func TestI10_BreakEndsALeaseForGoodAndIsNoted(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	operator := newAdmin(t, db.Pool(t))
 	c := startClient(t, pool, pglock.WithDefaultHolder("h"))
@@ -307,8 +284,7 @@ func TestI10_BreakEndsALeaseForGoodAndIsNoted(t *testing.T) {
 }
 
 func TestTakeoverOfAnExpiredLeaseIsNoted(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	c := startClient(t, db.Pool(t), pglock.WithDefaultHolder("h"))
 	old := mustAcquire(t, c, "report", pglock.WithTTL(time.Hour))
 	execute(t, db.Conn(t), "UPDATE pglock.locks SET expires_at = clock_timestamp()")

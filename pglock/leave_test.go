@@ -10,14 +10,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 func TestCallThatGivesUpLeavesTheQueueAndTellsWhatItFoundThere(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		s.set(func() {
 			s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
@@ -60,9 +59,7 @@ func TestCallThatGivesUpLeavesTheQueueAndTellsWhatItFoundThere(t *testing.T) {
 
 // What a waiting call learned long ago is not told as if it were so now: a client that closes does not ask again.
 func TestHeldErrorSaysHowLongAgoTheServerSaidSo(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		queued(s, time.Hour)
 		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
@@ -74,9 +71,7 @@ func TestHeldErrorSaysHowLongAgoTheServerSaidSo(t *testing.T) {
 		if err := (<-asks).err; !errors.As(err, &held) || held.Age != 0 || strings.Contains(err.Error(), "ago") {
 			t.Errorf("%v, %+v; want what the server says now", err, held)
 		}
-		if err := c.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, c.Close(t.Context()))
 		if err := (<-closes).err; !errors.Is(err, ErrClosed) || !errors.As(err, &held) ||
 			held.Age.Round(time.Second) != 18*time.Second ||
 			!strings.Contains(err.Error(), "as the server said 18s ago") {
@@ -103,40 +98,35 @@ func TestQueueIsLeftInTheBackgroundWhereTheServerDoesNotAnswerSoon(t *testing.T)
 			return protocol.TakenBack{}, errReset
 		}, 2 * firstTakeBack},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, time.Hour)
-				s.onGiveUp = func(ctx context.Context, u protocol.RequestID) (protocol.TakenBack, error) {
-					s.set(func() { s.onGiveUp = q.giveUp })
-					return tc.giveUp(ctx, u)
-				}
-				c := startClient(t, s, trust.SystemClock())
-				ctx, cancel := context.WithCancel(t.Context())
-				id, result := waiting(ctx, t, c, "report")
-				time.Sleep(time.Second)
-				cancel()
-				got := <-result
-				var held *HeldError
-				if !errors.Is(got.err, context.Canceled) || !errors.As(got.err, &held) || held.Holder != "the other" ||
-					held.Place != 1 || got.at > time.Second+250*time.Millisecond {
-					t.Errorf("%v (%+v) at %v, want context.Canceled and who held it when it was last told, within %v",
-						got.err, held, got.at, 250*time.Millisecond)
-				}
-				time.Sleep(tc.again)
-				if given := s.of("giveUp"); len(given) != 2 || given[0].grantID != id || given[1].grantID != id ||
-					q.queues(id) {
-					t.Errorf("given up %+v, want the same ticket twice", given)
-				}
-			})
-		})
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			q := queued(s, time.Hour)
+			s.onGiveUp = func(ctx context.Context, u protocol.RequestID) (protocol.TakenBack, error) {
+				s.set(func() { s.onGiveUp = q.giveUp })
+				return tc.giveUp(ctx, u)
+			}
+			c := startClient(t, s, trust.SystemClock())
+			ctx, cancel := context.WithCancel(t.Context())
+			id, result := waiting(ctx, t, c, "report")
+			time.Sleep(time.Second)
+			cancel()
+			got := <-result
+			var held *HeldError
+			if !errors.Is(got.err, context.Canceled) || !errors.As(got.err, &held) || held.Holder != "the other" ||
+				held.Place != 1 || got.at > time.Second+250*time.Millisecond {
+				t.Errorf("%v (%+v) at %v, want context.Canceled and who held it when it was last told, within %v",
+					got.err, held, got.at, 250*time.Millisecond)
+			}
+			time.Sleep(tc.again)
+			if given := s.of("giveUp"); len(given) != 2 || given[0].grantID != id || given[1].grantID != id ||
+				q.queues(id) {
+				t.Errorf("given up %+v, want the same ticket twice", given)
+			}
+		}))
 	}
 }
 
 func TestTrap9_GrantThatComesWhenTheCallGivesUpIsGivenBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		c := startClient(t, s, trust.SystemClock())
 		given := 0
@@ -165,9 +155,7 @@ func TestTrap9_GrantThatComesWhenTheCallGivesUpIsGivenBack(t *testing.T) {
 				if got.lease.grantID != id || !q.holds(id) || !got.lease.Valid() {
 					t.Errorf("%d: a lease without a grant: %v", i, got.lease)
 				}
-				if err := got.lease.Release(t.Context()); err != nil {
-					t.Error(err)
-				}
+				must.Note(t, got.lease.Release(t.Context()))
 			case !errors.Is(got.err, context.Canceled) || !errors.Is(got.err, ErrHeld):
 				t.Errorf("%d: %v", i, got.err)
 			default:
@@ -184,9 +172,7 @@ func TestTrap9_GrantThatComesWhenTheCallGivesUpIsGivenBack(t *testing.T) {
 }
 
 func TestTrap9_RequestThatIsCancelledBeforeItsAnswerIsGivenUp(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			time.Sleep(2 * time.Second)
 			return protocol.Answer{}, errReset
@@ -208,9 +194,7 @@ func TestTrap9_RequestThatIsCancelledBeforeItsAnswerIsGivenUp(t *testing.T) {
 }
 
 func TestGrantThatTheHintToldTooLateIsGivenBackWhenTheNextRequestIsCancelled(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		s.onLook = noLook
 		c := startClient(t, s, trust.SystemClock())
@@ -233,9 +217,7 @@ func TestGrantThatTheHintToldTooLateIsGivenBackWhenTheNextRequestIsCancelled(t *
 }
 
 func TestCloseLeavesAllQueuesInOneStatement(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		queued(s, time.Hour)
 		s.onGiveUp = func(_ context.Context, u protocol.RequestID) (protocol.TakenBack, error) {
 			if u.Name == "report 3" {
@@ -252,9 +234,7 @@ func TestCloseLeavesAllQueuesInOneStatement(t *testing.T) {
 			results = append(results, result)
 		}
 		time.Sleep(1234 * time.Millisecond)
-		if err := c.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Close(t.Context()))
 		for _, result := range results {
 			if got := <-result; got.lease != nil || !errors.Is(got.err, ErrClosed) || got.at != 1234*time.Millisecond {
 				t.Errorf("%v, %v at %v; want ErrClosed at the close", got.lease, got.err, got.at)
@@ -283,43 +263,36 @@ func TestTrap9_RequestUnderWayAtTheCloseIsGivenUp(t *testing.T) {
 		"granted": {protocol.Answer{Granted: true, Token: 9, Remaining: DefaultTTL}, nil, true},
 		"lost":    {protocol.Answer{}, errReset, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, 3*time.Second)
-				c := startClient(t, s, trust.SystemClock())
-				id, result := waiting(t.Context(), t, c, "report")
-				s.set(func() {
-					s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
-						time.Sleep(3 * time.Second)
-						return tc.a, tc.err
-					}
-				})
-				time.Sleep(4 * time.Second) // the first in the queue asks
-				if len(s.of("acquire")) != 2 || !q.queues(id) {
-					t.Fatalf("%d requests", len(s.of("acquire")))
-				}
-				if err := c.Close(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				if got := <-result; !errors.Is(got.err, ErrClosed) || got.at != 4*time.Second {
-					t.Errorf("%v at %v, want ErrClosed at the close", got.err, got.at)
-				}
-				given := s.of("giveUp")
-				if len(given) != 2 || given[0].grantID != id || given[0].at != 4*time.Second ||
-					given[1].grantID != id || given[1].spend != tc.spend {
-					t.Errorf("given up %+v, want the ticket at once, and then what the request brought", given)
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			q := queued(s, 3*time.Second)
+			c := startClient(t, s, trust.SystemClock())
+			id, result := waiting(t.Context(), t, c, "report")
+			s.set(func() {
+				s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
+					time.Sleep(3 * time.Second)
+					return tc.a, tc.err
 				}
 			})
-		})
+			time.Sleep(4 * time.Second) // the first in the queue asks
+			if len(s.of("acquire")) != 2 || !q.queues(id) {
+				t.Fatalf("%d requests", len(s.of("acquire")))
+			}
+			must.Do(t, c.Close(t.Context()))
+			if got := <-result; !errors.Is(got.err, ErrClosed) || got.at != 4*time.Second {
+				t.Errorf("%v at %v, want ErrClosed at the close", got.err, got.at)
+			}
+			given := s.of("giveUp")
+			if len(given) != 2 || given[0].grantID != id || given[0].at != 4*time.Second ||
+				given[1].grantID != id || given[1].spend != tc.spend {
+				t.Errorf("given up %+v, want the ticket at once, and then what the request brought", given)
+			}
+		}))
 	}
 }
 
 // What is under way when the client closes may hang: Close says what it could not take back, and ends it.
 func TestCloseDoesNotWaitForARequestThatHangs(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(ctx context.Context, _ call) (protocol.Answer, error) {
 			<-ctx.Done()
 			return protocol.Answer{}, ctx.Err()
@@ -342,18 +315,14 @@ func TestCloseDoesNotWaitForARequestThatHangs(t *testing.T) {
 
 // A failure of long ago says nothing of now.
 func TestOneLookThatFailsEndsNoWait(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		s.onLook = noLook
 		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		time.Sleep(time.Second)
 		c.queue.Hear(q.grant(id, DefaultTTL), nil)
-		if err := mustGet(t, result).Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, mustGet(t, result).Release(t.Context()))
 		time.Sleep(time.Hour)
 		q.lasts(time.Hour)
 		_, later := waiting(t.Context(), t, c, "other")

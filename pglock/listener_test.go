@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -24,9 +25,7 @@ const (
 )
 
 func TestClientCountsOnHintsOnlyAfterItHasHeardItsOwnProbe(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		queued(s, time.Hour)
 		e := hearing(s)
 		s.onNotify = nil // it is sent, and does not come
@@ -57,9 +56,7 @@ func TestClientCountsOnHintsOnlyAfterItHasHeardItsOwnProbe(t *testing.T) {
 }
 
 func TestListenerProvesEveryHalfMinuteThatItHears(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		hearing(s)
 		c := startClient(t, s, trust.SystemClock())
@@ -98,42 +95,37 @@ func TestConnectionThatHearsNothingIsReplacedLessAndLessOften(t *testing.T) {
 			return func(ctx context.Context) (listener.Conn, error) { <-ctx.Done(); return nil, ctx.Err() }
 		}, patience, 130},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				queued(s, 24*time.Hour)
-				s.onListen = tc.listen(s)
-				_, result := waiting(t.Context(), t, startClient(t, s, trust.SystemClock()), "report")
-				time.Sleep(time.Hour)
-				still(t, result)
-				tries := s.of("listen")
-				if len(tries) < 30 || len(tries) > tc.atMost {
-					t.Errorf("%d connections in an hour, want 30 to %d", len(tries), tc.atMost)
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			queued(s, 24*time.Hour)
+			s.onListen = tc.listen(s)
+			_, result := waiting(t.Context(), t, startClient(t, s, trust.SystemClock()), "report")
+			time.Sleep(time.Hour)
+			still(t, result)
+			tries := s.of("listen")
+			if len(tries) < 30 || len(tries) > tc.atMost {
+				t.Errorf("%d connections in an hour, want 30 to %d", len(tries), tc.atMost)
+			}
+			planned := firstRetry
+			for i, try := range tries[1:] {
+				if gap := try.at - tries[i].at - tc.life; gap < planned/2-time.Millisecond || gap > planned*3/2+
+					time.Millisecond {
+					t.Errorf("connection %d came %v after the end of the one before, want %v, half more or less", i+
+						1, gap, planned)
 				}
-				planned := firstRetry
-				for i, try := range tries[1:] {
-					if gap := try.at - tries[i].at - tc.life; gap < planned/2-time.Millisecond || gap > planned*3/2+
-						time.Millisecond {
-						t.Errorf("connection %d came %v after the end of the one before, want %v, half more or less", i+
-							1, gap, planned)
-					}
-					planned = min(2*planned, lastRetry)
-					if name != "deaf" {
-						planned = min(planned, max(soonRetry, (try.at-tries[0].at-tc.life)/soonPart))
-					}
+				planned = min(2*planned, lastRetry)
+				if name != "deaf" {
+					planned = min(planned, max(soonRetry, (try.at-tries[0].at-tc.life)/soonPart))
 				}
-				if n := len(s.of("look")); n < 3500 {
-					t.Errorf("%d looks in that hour, want one a second", n)
-				}
-			})
-		})
+			}
+			if n := len(s.of("look")); n < 3500 {
+				t.Errorf("%d looks in that hour, want one a second", n)
+			}
+		}))
 	}
 }
 
 func TestI8_DroppedConnectionIsReplacedAndTheTablesAreLookedAtAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		first := hearing(s)
 		c := startClient(t, s, trust.SystemClock())
@@ -162,9 +154,7 @@ func TestI8_DroppedConnectionIsReplacedAndTheTablesAreLookedAtAtOnce(t *testing.
 }
 
 func TestProbeThatCannotBeSentCostsNoConnection(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		queued(s, time.Hour)
 		e := hearing(s)
 		loop := s.onNotify
@@ -185,9 +175,7 @@ func TestProbeThatCannotBeSentCostsNoConnection(t *testing.T) {
 }
 
 func TestConnectionIsClosedHalfAMinuteAfterTheLastWaiter(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		e := hearing(s)
 		c := startClient(t, s, trust.SystemClock())
@@ -195,9 +183,7 @@ func TestConnectionIsClosedHalfAMinuteAfterTheLastWaiter(t *testing.T) {
 			id, result := waiting(t.Context(), t, c, "report")
 			time.Sleep(time.Second)
 			c.queue.Hear(q.grant(id, DefaultTTL), nil)
-			if err := mustGet(t, result).Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, mustGet(t, result).Release(t.Context()))
 			time.Sleep(29 * time.Second)
 		}
 		if e.isClosed() || len(s.of("listen")) != 1 {

@@ -8,44 +8,42 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 func TestLossThatTheServerReportsEndsTheLeaseAtOnce(t *testing.T) {
 	for _, reason := range []Reason{ReasonExpired, ReasonBroken, ReasonTakenOver, ReasonReleased, ReasonUnknown} {
-		t.Run(string(reason), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
-					error) {
-					verdicts := s.renewed(claims)
-					for _, c := range claims {
-						if c.Name == "lost" {
-							verdicts[c] = protocol.Verdict{Outcome: string(reason)}
-						}
+		t.Run(string(reason), fakeClock(func(t *testing.T, s *fakeStore) {
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+				error) {
+				verdicts := s.renewed(claims)
+				for _, c := range claims {
+					if c.Name == "lost" {
+						verdicts[c] = protocol.Verdict{Outcome: string(reason)}
 					}
-					return verdicts, nil
 				}
-				c := startClient(t, s, trust.SystemClock())
-				l, other := mustAcquire(t, c, "lost"), mustAcquire(t, c, "other")
-				<-l.Context().Done()
-				if beats := s.of("renewAll"); len(beats) != 1 || time.Since(s.began) != beats[0].at {
-					t.Errorf("the lease ended after %v, want at the first renewal of %v", time.Since(s.began), beats)
-				}
-				var lost *LostError
-				if cause := context.Cause(l.Context()); !errors.As(cause, &lost) || lost.Reason != reason ||
-					lost.Lock != "lost" || lost.Token != l.Token() {
-					t.Errorf("cause %#v, want the loss of lock lost: %s", cause, reason)
-				}
-				if !errors.Is(l.Err(), ErrLost) || l.Valid() {
-					t.Errorf("Err() = %v, Valid() = %v", l.Err(), l.Valid())
-				}
-				if err := other.Err(); err != nil {
-					t.Errorf("the other lease: %v", err)
-				}
-			})
-		})
+				return verdicts, nil
+			}
+			c := startClient(t, s, trust.SystemClock())
+			l, other := mustAcquire(t, c, "lost"), mustAcquire(t, c, "other")
+			<-l.Context().Done()
+			if beats := s.of("renewAll"); len(beats) != 1 || time.Since(s.began) != beats[0].at {
+				t.Errorf("the lease ended after %v, want at the first renewal of %v", time.Since(s.began), beats)
+			}
+			var lost *LostError
+			if cause := context.Cause(l.Context()); !errors.As(cause, &lost) || lost.Reason != reason ||
+				lost.Lock != "lost" || lost.Token != l.Token() {
+				t.Errorf("cause %#v, want the loss of lock lost: %s", cause, reason)
+			}
+			if !errors.Is(l.Err(), ErrLost) || l.Valid() {
+				t.Errorf("Err() = %v, Valid() = %v", l.Err(), l.Valid())
+			}
+			if err := other.Err(); err != nil {
+				t.Errorf("the other lease: %v", err)
+			}
+		}))
 	}
 }
 
@@ -54,33 +52,28 @@ func TestLossFoundByCheckOrRenewEndsTheLease(t *testing.T) {
 		"Renew": func(ctx context.Context, l *Lease) error { return l.renew(ctx) },
 		"Check": func(ctx context.Context, l *Lease) error { _, err := l.Check(ctx); return err },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				gone := func(context.Context, protocol.Claim) (time.Duration, error) {
-					return 0, sqlError(protocol.StateExpired)
-				}
-				s.onRenew, s.onCheck = gone, gone
-				l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
-				if err := ask(t.Context(), l); !errors.Is(err, ErrLost) {
-					t.Errorf("%v, want ErrLost", err)
-				}
-				if !errors.Is(context.Cause(l.Context()), ErrLost) {
-					t.Errorf("cause %v, want ErrLost", context.Cause(l.Context()))
-				}
-				if n := len(s.of("renew")) + len(s.of("check")); ask(t.Context(), l) == nil || len(s.of("renew"))+
-					len(s.of("check")) != n {
-					t.Error("a lost lease asks the server again")
-				}
-			})
-		})
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			gone := func(context.Context, protocol.Claim) (time.Duration, error) {
+				return 0, sqlError(protocol.StateExpired)
+			}
+			s.onRenew, s.onCheck = gone, gone
+			l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
+			if err := ask(t.Context(), l); !errors.Is(err, ErrLost) {
+				t.Errorf("%v, want ErrLost", err)
+			}
+			if !errors.Is(context.Cause(l.Context()), ErrLost) {
+				t.Errorf("cause %v, want ErrLost", context.Cause(l.Context()))
+			}
+			if n := len(s.of("renew")) + len(s.of("check")); ask(t.Context(), l) == nil || len(s.of("renew"))+
+				len(s.of("check")) != n {
+				t.Error("a lost lease asks the server again")
+			}
+		}))
 	}
 }
 
 func TestCheckThatIsAnsweredAfterTheDeadlinePromisesNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onRenewAll = hangs
 		s.onCheck = func(context.Context, protocol.Claim) (time.Duration, error) {
 			time.Sleep(40 * time.Second)
@@ -103,30 +96,27 @@ func TestBusyRowIsAskedForAlone(t *testing.T) {
 		"and still locked":  {context.DeadlineExceeded, false},
 		"and not permitted": {sqlError("55P03"), false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
-					error) {
-					return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: protocol.Busy}}, nil
-				}
-				s.onRenewBusy = func(_ context.Context, c protocol.Claim) (time.Duration, error) {
-					return s.ttl(c.GrantID), tc.err
-				}
-				l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
-				before := l.Deadline()
-				time.Sleep(15 * time.Second)
-				if len(s.of("renewBusy")) == 0 {
-					t.Error("nobody asked for the locked row")
-				}
-				if got := errors.Is(l.Err(), ErrLost); got != tc.lost {
-					t.Errorf("Err() = %v", l.Err())
-				}
-				if extended := l.Deadline().After(before); extended != (tc.err == nil) {
-					t.Errorf("deadline extended: %v", extended)
-				}
-			})
-		})
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+				error) {
+				return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: protocol.Busy}}, nil
+			}
+			s.onRenewBusy = func(_ context.Context, c protocol.Claim) (time.Duration, error) {
+				return s.ttl(c.GrantID), tc.err
+			}
+			l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
+			before := l.Deadline()
+			time.Sleep(15 * time.Second)
+			if len(s.of("renewBusy")) == 0 {
+				t.Error("nobody asked for the locked row")
+			}
+			if got := errors.Is(l.Err(), ErrLost); got != tc.lost {
+				t.Errorf("Err() = %v", l.Err())
+			}
+			if extended := l.Deadline().After(before); extended != (tc.err == nil) {
+				t.Errorf("deadline extended: %v", extended)
+			}
+		}))
 	}
 }
 
@@ -150,9 +140,7 @@ func lateBeat(t *testing.T, s *fakeStore) (*Lease, func()) {
 }
 
 func TestTrap8_LateRenewalRevivesNoReleasedLease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		l, arrives := lateBeat(t, s)
 		if err := l.Release(t.Context()); err != nil {
 			t.Fatalf("a release does not wait for a renewal: %v", err)
@@ -173,9 +161,7 @@ func TestTrap8_LateRenewalRevivesNoReleasedLease(t *testing.T) {
 }
 
 func TestTrap8_LateRenewalRevivesNoLostLease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		l, arrives := lateBeat(t, s)
 		s.set(func() {
 			s.onCheck = func(context.Context, protocol.Claim) (time.Duration, error) {
@@ -194,9 +180,7 @@ func TestTrap8_LateRenewalRevivesNoLostLease(t *testing.T) {
 }
 
 func TestTrap8_LateRenewalRevivesNoLeasePastItsDeadline(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		l, arrives := lateBeat(t, s)
 		time.Sleep(time.Until(l.Deadline()) + time.Millisecond)
 		arrives()
@@ -207,20 +191,15 @@ func TestTrap8_LateRenewalRevivesNoLeasePastItsDeadline(t *testing.T) {
 }
 
 func TestTrap8_LateOwnRenewalRevivesNoReleasedLease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onRenew = func(_ context.Context, c protocol.Claim) (time.Duration, error) {
 			time.Sleep(time.Second)
 			return s.ttl(c.GrantID), nil
 		}
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
-		renewed := make(chan error, 1)
-		go func() { renewed <- l.renew(t.Context()) }()
+		renewed := must.Go(func() error { return l.renew(t.Context()) })
 		synctest.Wait()
-		if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Release(t.Context()))
 		if err := <-renewed; !errors.Is(err, ErrReleased) || l.Valid() {
 			t.Errorf("Renew = %v, Valid() = %v; want ErrReleased", err, l.Valid())
 		}
@@ -228,15 +207,11 @@ func TestTrap8_LateOwnRenewalRevivesNoReleasedLease(t *testing.T) {
 }
 
 func TestErrorOfALeaseStays(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onRenewAll = hangs
 		c := startClient(t, s, trust.SystemClock())
 		lost, released := mustAcquire(t, c, "lost", WithTTL(time.Second)), mustAcquire(t, c, "released")
-		if err := released.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, released.Release(t.Context()))
 		<-lost.Context().Done()
 		first := lost.Err()
 		_, _ = lost.Check(t.Context())
@@ -256,9 +231,7 @@ func TestErrorOfALeaseStays(t *testing.T) {
 }
 
 func TestReleaseOfALeaseThatTheServerHasEndedSaysWhy(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onCheck = func(context.Context, protocol.Claim) (time.Duration, error) {
 			return 0, sqlError(protocol.StateExpired)
 		}
@@ -280,16 +253,12 @@ func TestReleaseOfALeaseThatTheServerHasEndedSaysWhy(t *testing.T) {
 }
 
 func TestReleaseReachesTheServerAlsoAfterItsContextEnded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onRelease = func(ctx context.Context, _ protocol.Claim) (bool, error) { return true, ctx.Err() }
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := l.Release(ctx); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, l.Release(ctx))
 	})
 }
 
@@ -316,36 +285,33 @@ func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T
 		"no attempt failed":              {nil, ReasonReleased, nil, ErrLost, ReasonReleased},
 		"no attempt failed, nobody says": {nil, "", broken, ErrLost, ReasonExpired},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				fails := 3
-				s.onRelease = func(context.Context, protocol.Claim) (bool, error) {
-					if fails--; fails >= 0 && tc.first != nil {
-						return false, tc.first
-					}
-					return false, nil
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			fails := 3
+			s.onRelease = func(context.Context, protocol.Claim) (bool, error) {
+				if fails--; fails >= 0 && tc.first != nil {
+					return false, tc.first
 				}
-				s.onReason = func(protocol.Claim) (Reason, error) { return tc.reason, tc.asked }
-				l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
-				var lost *LostError
-				if err := l.Release(t.Context()); !errors.Is(err, tc.want) || errors.As(err, &lost) != (tc.why != "") ||
-					lost != nil && (lost.Reason != tc.why || lost.Token != l.Token()) {
-					t.Errorf("Release: %v, want %v (%s)", err, tc.want, tc.why)
-				}
-				if l.Err() != ErrReleased || context.Cause(l.Context()) != ErrReleased {
-					t.Errorf("Err() = %v, cause %v; want ErrReleased for ever", l.Err(), context.Cause(l.Context()))
-				}
-				want := error(ErrReleased)
-				if tc.why != "" {
-					want = ErrLost
-				}
-				n := s.count()
-				if err := l.Release(t.Context()); !errors.Is(err, want) || s.count() != n {
-					t.Errorf("second Release: %v and %d requests, want %v", err, s.count()-n, want)
-				}
-			})
-		})
+				return false, nil
+			}
+			s.onReason = func(protocol.Claim) (Reason, error) { return tc.reason, tc.asked }
+			l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
+			var lost *LostError
+			if err := l.Release(t.Context()); !errors.Is(err, tc.want) || errors.As(err, &lost) != (tc.why != "") ||
+				lost != nil && (lost.Reason != tc.why || lost.Token != l.Token()) {
+				t.Errorf("Release: %v, want %v (%s)", err, tc.want, tc.why)
+			}
+			if l.Err() != ErrReleased || context.Cause(l.Context()) != ErrReleased {
+				t.Errorf("Err() = %v, cause %v; want ErrReleased for ever", l.Err(), context.Cause(l.Context()))
+			}
+			want := error(ErrReleased)
+			if tc.why != "" {
+				want = ErrLost
+			}
+			n := s.count()
+			if err := l.Release(t.Context()); !errors.Is(err, want) || s.count() != n {
+				t.Errorf("second Release: %v and %d requests, want %v", err, s.count()-n, want)
+			}
+		}))
 	}
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
@@ -365,30 +331,24 @@ func TestCheckAndRenewThatTheCloseInterruptsSaySo(t *testing.T) {
 		"Renew": func(ctx context.Context, l *Lease) error { return l.renew(ctx) },
 		"Check": func(ctx context.Context, l *Lease) error { _, err := l.Check(ctx); return err },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				hang := func(ctx context.Context, _ protocol.Claim) (time.Duration, error) {
-					<-ctx.Done()
-					return 0, ctx.Err()
-				}
-				s.onRenew, s.onCheck = hang, hang
-				c := startClient(t, s, trust.SystemClock())
-				l := mustAcquire(t, c, "report")
-				asked := make(chan error, 1)
-				go func() { asked <- ask(t.Context(), l) }()
-				synctest.Wait()
-				if err := c.Close(t.Context()); err != nil {
-					t.Error(err)
-				}
-				if err := <-asked; !errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) ||
-					time.Since(s.began) != 0 {
-					t.Errorf("%v after %v, want ErrClosed", err, time.Since(s.began))
-				}
-				if err := ask(t.Context(), l); err != ErrReleased {
-					t.Errorf("after the close: %v, want ErrReleased", err)
-				}
-			})
-		})
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			hang := func(ctx context.Context, _ protocol.Claim) (time.Duration, error) {
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}
+			s.onRenew, s.onCheck = hang, hang
+			c := startClient(t, s, trust.SystemClock())
+			l := mustAcquire(t, c, "report")
+			asked := must.Go(func() error { return ask(t.Context(), l) })
+			synctest.Wait()
+			must.Note(t, c.Close(t.Context()))
+			if err := <-asked; !errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) ||
+				time.Since(s.began) != 0 {
+				t.Errorf("%v after %v, want ErrClosed", err, time.Since(s.began))
+			}
+			if err := ask(t.Context(), l); err != ErrReleased {
+				t.Errorf("after the close: %v, want ErrReleased", err)
+			}
+		}))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/puddle/v2"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -76,9 +77,7 @@ func TestAClientIsToldThatItHoldsTheLockItself(t *testing.T) {
 	if _, err := other.TryAcquire(t.Context(), "report"); !since("another client", err).IsZero() {
 		t.Errorf("another client was told that it holds the lock itself: %v", err)
 	}
-	if err := held.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, held.Release(t.Context()))
 	held = mustAcquire(t, other, "report")
 	if _, err := c.TryAcquire(t.Context(), "report"); !since("who held it before", err).IsZero() {
 		t.Errorf("who does not hold the lock any more was told that it does: %v", err)
@@ -90,7 +89,7 @@ func TestAClientIsToldThatItHoldsTheLockItself(t *testing.T) {
 func TestWorkOfItsOwnAsksWithANewOwner(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, pgtest.Database(t).Pool(t))
-	err := c.Do(t.Context(), "leader", func(ctx context.Context, leader *pglock.Lease) error {
+	must.Do(t, c.Do(t.Context(), "leader", func(ctx context.Context, leader *pglock.Lease) error {
 		first, err := c.Acquire(ctx, "rows")
 		if err != nil {
 			return err
@@ -123,9 +122,7 @@ func TestWorkOfItsOwnAsksWithANewOwner(t *testing.T) {
 			},
 		} {
 			all.Go(func() {
-				if err := ask(ctx); err != nil {
-					t.Error(err)
-				}
+				must.Note(t, ask(ctx))
 			})
 		}
 		if err := first.Release(ctx); err != nil {
@@ -133,10 +130,7 @@ func TestWorkOfItsOwnAsksWithANewOwner(t *testing.T) {
 		}
 		all.Wait()
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // A call on a pool that the application has closed says so at once, and nothing waits for a server that nobody can ask.
@@ -185,10 +179,7 @@ func TestATryDoesNotWaitForAnExhaustedPool(t *testing.T) {
 		!strings.Contains(err.Error(), "waited 1ns in vain (WithMaxWait)") {
 		t.Errorf("%v, want that it names the wait", err)
 	}
-	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -200,9 +191,7 @@ func TestATryDoesNotWaitForAnExhaustedPool(t *testing.T) {
 	if !errors.Is(err, pglock.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want that the lock is held", err)
 	}
-	if err := lease.Release(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lease.Release(ctx))
 	full.Store(true)
 	var tries sync.WaitGroup
 	for what, opts := range map[string][]pglock.AcquireOption{"alone": nil, "a subtree": {pglock.WithSubtree()}} {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -83,9 +84,7 @@ func TestOwnRenewalsAndThoseOfBusyRowsAreObserved(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
 		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
 		time.Sleep(3 * time.Second)
-		if err := l.renew(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.renew(t.Context()))
 		s.set(func() {
 			s.onRenew = func(context.Context, protocol.Claim) (time.Duration, error) { return 0, errReset }
 		})
@@ -128,10 +127,7 @@ func TestRenewalOfAnExtendedLeaseIsNeverLate(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
 		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
-		end, err := l.Extend(t.Context(), time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
+		end := must.Get(l.Extend(t.Context(), time.Hour))(t)
 		defer end()
 		s.set(func() { s.onRenewAll = hangs })
 		time.Sleep(time.Minute)

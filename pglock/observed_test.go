@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -143,9 +144,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 		if err := l.HandOver(t.Context(), "nobody"); !errors.Is(err, pglock.ErrNoWaiter) {
 			t.Fatal(err)
 		}
-		if err := l.HandOver(t.Context(), "second"); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.HandOver(t.Context(), "second"))
 		second := within(t, patience, "second", next[1])
 		ofA.want(t, "named", "grant", "release", "hand over 1")
 		ofB.want(t, "named", "wait place 1", "wait place 2", "grant place 2")
@@ -199,9 +198,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 		l := mustAcquire(t, c, "crashed")
 		change := func(what string) {
 			t.Helper()
-			if _, err := pool.Exec(t.Context(), "UPDATE pglock.locks SET "+what+" WHERE name = 'crashed'"); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(pool.Exec(t.Context(), "UPDATE pglock.locks SET "+what+" WHERE name = 'crashed'"))(t)
 		}
 		change("grant_id = pg_catalog.gen_random_uuid()") // the client cannot renew it any more
 		next := queueing(t, pool, "crashed", one, []string{"next"})
@@ -220,9 +217,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 		c := startClient(t, pool, pglock.WithObserver(closing))
 		mustAcquire(t, c, "closed")
 		next := queueing(t, pool, "closed", one, []string{"next"})
-		if err := c.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Close(t.Context()))
 		if got := closing.words("closed"); !slices.Equal(got, []string{"grant", "release", "hand over 1"}) {
 			t.Errorf("Close has told of %q", got)
 		}
@@ -245,23 +240,14 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 func TestAcquireAllIsObservedForEachLock(t *testing.T) {
 	t.Parallel()
 	_, a, b, ofA, ofB := observing(t)
-	all, err := a.AcquireAll(t.Context(), []string{"y", "x"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := all.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(a.AcquireAll(t.Context(), []string{"y", "x"}))(t)
+	must.Do(t, all.Release(t.Context()))
 	ofA.want(t, "x", "grant", "release")
 	ofA.want(t, "y", "grant", "release")
 	held := mustAcquire(t, a, "z")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	waited := make(chan error, 1)
-	go func() {
-		_, err := b.AcquireAll(ctx, []string{"x", "z", "zz"})
-		waited <- err
-	}()
+	waited := must.Go(func() error { _, err := b.AcquireAll(ctx, []string{"x", "z", "zz"}); return err })
 	ofB.want(t, "z", "wait place 1")
 	cancel()
 	if err := <-waited; !errors.Is(err, pglock.ErrHeld) {
@@ -281,9 +267,7 @@ func TestBreakIsObservedAsALoss(t *testing.T) {
 	t.Parallel()
 	pool, a, _, ofA, _ := observing(t)
 	l := mustAcquire(t, a, "report")
-	if _, err := newAdmin(t, pool).Break(t.Context(), "report", "stuck", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(newAdmin(t, pool).Break(t.Context(), "report", "stuck", lockadmin.BreakOptions{}))(t)
 	if _, err := l.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Fatal(err)
 	}
@@ -325,11 +309,8 @@ func TestNewConnectionsAreObserved(t *testing.T) {
 
 func TestListenerThatCannotConnectIsObservedAsPolling(t *testing.T) {
 	t.Parallel()
-	nowhere, err := pgx.ParseConfig("host=127.0.0.1 port=1 user=nobody dbname=nothing sslmode=disable " +
-		"password=hidden-word")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nowhere := must.Get(pgx.ParseConfig("host=127.0.0.1 port=1 user=nobody dbname=nothing sslmode=disable " +
+		"password=hidden-word"))(t)
 	pool, a, b, _, ofB := observing(t, pglock.WithListenConfig(nowhere))
 	held := mustAcquire(t, a, "report")
 	next := queueing(t, pool, "report", []*pglock.Client{b}, []string{"next"})
@@ -349,9 +330,7 @@ func TestLostStatementNamesAreObserved(t *testing.T) {
 	c := startClient(t, pool, pglock.WithObserver(&o))
 	release(t, mustAcquire(t, c, "report"))
 	// as a pooler does it
-	if _, err := pool.Exec(t.Context(), "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(pool.Exec(t.Context(), "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol))(t)
 	release(t, mustAcquire(t, c, "report"))
 	o.want(t, "report", "grant", "release", "grant", "release")
 	if all := o.of(pglock.EventUnnamed); len(all) != 1 || all[0].Count != 1 || all[0].Took != 10*time.Second ||
@@ -366,12 +345,8 @@ func TestEventsHaveNoSecrets(t *testing.T) {
 	l := mustAcquire(t, a, "report", pglock.WithMetadata([]byte(`{"private": "metadata"}`)))
 	next := queueing(t, pool, "report", []*pglock.Client{b}, []string{"next"})
 	grant := l.Export()
-	if err := hooks.Of(l).Renew(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := newAdmin(t, pool).Break(t.Context(), "report", "stuck", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, hooks.Of(l).Renew(t.Context()))
+	must.Get(newAdmin(t, pool).Break(t.Context(), "report", "stuck", lockadmin.BreakOptions{}))(t)
 	got := within(t, 20*time.Second, "next", next[0])
 	second := got.Export()
 	if _, err := l.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
@@ -417,9 +392,7 @@ func leaves(t *testing.T, end func(*pglock.Lease, context.Context) error) {
 				RETURN NEW;
 			END $$`,
 	} {
-		if _, err := pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(pool.Exec(t.Context(), sql))(t)
 	}
 	l := mustAcquire(t, a, "left")
 	next := queueing(t, pool, "left", []*pglock.Client{b}, []string{"next"})
@@ -428,8 +401,7 @@ func leaves(t *testing.T, end func(*pglock.Lease, context.Context) error) {
 		t.Fatal(err)
 	}
 	ctx, leave := context.WithCancel(t.Context())
-	left := make(chan error, 1)
-	go func() { left <- end(l, ctx) }()
+	left := must.Go(func() error { return end(l, ctx) })
 	pgtest.Eventually(t, "the release at work", func() (sleeps bool) {
 		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event = 'PgSleep')`).Scan(&sleeps)
@@ -439,9 +411,7 @@ func leaves(t *testing.T, end func(*pglock.Lease, context.Context) error) {
 	if err := <-left; !errors.Is(err, context.Canceled) {
 		t.Fatalf("%v, want that the call has left", err)
 	}
-	if _, err := pool.Exec(t.Context(), "INSERT INTO arrived DEFAULT VALUES"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(pool.Exec(t.Context(), "INSERT INTO arrived DEFAULT VALUES"))(t)
 	release(t, within(t, 20*time.Second, "next", next[0]))
 	pgtest.Eventually(t, "the hand-over in the events", func() bool {
 		told := ofA.of(pglock.EventHandOver)

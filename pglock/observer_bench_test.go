@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
@@ -27,14 +28,8 @@ func (s *quickStore) Release(context.Context, protocol.Claim, bool) (protocol.En
 
 func quickClient(tb testing.TB, opts ...Option) *Client {
 	tb.Helper()
-	config, err := newConfig(opts)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	c, err := newClient(config, &quickStore{fakeStore: newFakeStore()}, trust.SystemClock())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	config := must.Get(newConfig(opts))(tb)
+	c := must.Get(newClient(config, &quickStore{fakeStore: newFakeStore()}, trust.SystemClock()))(tb)
 	tb.Cleanup(func() { _ = c.Close(context.WithoutCancel(tb.Context())) })
 	return c
 }
@@ -52,13 +47,8 @@ func BenchmarkObserver(b *testing.B) {
 			c := quickClient(b, bm.opts...)
 			b.ReportAllocs()
 			for b.Loop() {
-				l, err := c.TryAcquire(b.Context(), "report")
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := l.Release(b.Context()); err != nil {
-					b.Fatal(err)
-				}
+				l := must.Get(c.TryAcquire(b.Context(), "report"))(b)
+				must.Do(b, l.Release(b.Context()))
 			}
 		})
 	}
@@ -66,14 +56,8 @@ func BenchmarkObserver(b *testing.B) {
 
 func TestWithoutAnObserverEventsAllocateNothing(t *testing.T) {
 	c := quickClient(t)
-	r, err := c.newRequest("report", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := c.TryAcquire(t.Context(), "report", WithTTL(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(c.newRequest("report", nil))(t)
+	l := must.Get(c.TryAcquire(t.Context(), "report", WithTTL(time.Hour)))(t)
 	now, ctx := c.now(), t.Context()
 	allocated := testing.AllocsPerRun(100, func() {
 		r.sight = c.look(ctx)

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -66,9 +67,7 @@ func TestGrantOfAFreeLockAndItsReleaseAreObserved(t *testing.T) {
 		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(&n), WithDefaultHolder("me"))
 		l := mustAcquire(t, c, "report", WithTTL(time.Minute), WithLimit(3))
 		time.Sleep(5 * time.Second)
-		if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Release(t.Context()))
 		err := l.Release(t.Context())
 		if says := `pglock: release lock "report": lease is released`; !errors.Is(err, ErrReleased) || err.Error() != says {
 			t.Fatalf("a second release: %v", err)
@@ -269,9 +268,7 @@ func TestWorkThatOutlivesItsLeaseInDoIsObserved(t *testing.T) {
 			t.Errorf("events %+v", all)
 		}
 		s.set(func() { s.onRenewAll = nil })
-		if err := c.Do(t.Context(), "other", func(context.Context, *Lease) error { return nil }); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Do(t.Context(), "other", func(context.Context, *Lease) error { return nil }))
 		wantKinds(t, &n, "other", "grant", "release")
 	})
 }
@@ -331,9 +328,7 @@ func TestEventsOfALeaseComeInOrder(t *testing.T) {
 		}
 		calls.Wait()
 		for i, c := range clients {
-			if err := c.Close(t.Context()); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, c.Close(t.Context()))
 			tenuresOnce(t, all[i].of(EventGrant, EventRelease, EventLost))
 			if waits, ends := len(all[i].of(EventWait)), len(all[i].of(EventGrant, EventFailed)); ends != 40 ||
 				waits > 40 || waits < 30 {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
@@ -20,9 +21,7 @@ func TestCloseTellsOfAllEndsAndJoinsTheObserver(t *testing.T) {
 		for i := range 100 {
 			mustAcquire(t, c, fmt.Sprint("report ", i))
 		}
-		if err := c.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Close(t.Context()))
 		tenuresOnce(t, n.of(EventGrant, EventRelease)) // without a wait: Close has joined the goroutine
 		if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, ErrClosed) {
 			t.Fatal(err)
@@ -48,9 +47,7 @@ func TestBlockingObserverHoldsUpNothing(t *testing.T) {
 		kept := mustAcquire(t, c, "kept", WithTTL(3*time.Second))
 		synctest.Wait() // the observer has its first event, and blocks
 		for range observedMost {
-			if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, mustAcquire(t, c, "report").Release(t.Context()))
 		}
 		if took := time.Since(began); took != 0 {
 			t.Errorf("%d locks took %v", observedMost, took)
@@ -109,9 +106,7 @@ func TestPanickingObserverIsToldOfItsPanicsAndGoesOn(t *testing.T) {
 		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(angry), WithObserver(nil),
 			WithObserver(ObserverFunc(nil)), WithObserver(&n))
 		for range 3 {
-			if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, mustAcquire(t, c, "report").Release(t.Context()))
 			synctest.Wait()
 		}
 		if len(n.of(EventGrant)) != 3 || len(n.of(EventRelease)) != 3 {
@@ -133,18 +128,10 @@ func TestEventsHaveTheValuesOfTheirCallAndNeverEnd(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "acquire"))
-		l, err := c.TryAcquire(ctx, "report")
-		if err != nil {
-			t.Fatal(err)
-		}
-		lost, err := c.TryAcquire(ctx, "lost", WithTTL(time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(c.TryAcquire(ctx, "report"))(t)
+		lost := must.Get(c.TryAcquire(ctx, "lost", WithTTL(time.Second)))(t)
 		cancel()
-		if err := l.Release(context.WithValue(ctx, key{}, "release")); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Release(context.WithValue(ctx, key{}, "release")))
 		time.Sleep(500 * time.Millisecond)
 		s.set(func() { s.onRenewAll = hangs })
 		time.Sleep(5 * time.Second)

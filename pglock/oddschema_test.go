@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -23,9 +24,7 @@ func TestEveryFunctionWorksInASchemaWhoseNameNeedsQuotes(t *testing.T) {
 	const odd = `We"ird 'Schema.x`
 	schema := pgx.Identifier{odd}.Sanitize()
 	db := pgtest.EmptyDatabase(t)
-	if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema(odd)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), db.URL(), migrations.WithSchema(odd)))
 	conn, pool := db.Conn(t), db.Pool(t)
 	// which the helpers need
 	execute(t, conn, "CREATE TABLE accounts (id int); SET jit = off; SET search_path = "+schema+", pg_temp")

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 func TestPoolOfOpenIsSmallUnlessTheURLSaysOtherwise(t *testing.T) {
@@ -34,10 +36,7 @@ func TestPoolOfOpenIsSmallUnlessTheURLSaysOtherwise(t *testing.T) {
 
 func TestConnectionsOfOpenKeepTheApplicationsNameWhereItHasOne(t *testing.T) {
 	name := func(url string) string {
-		config, err := parseURL(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := must.Get(parseURL(url))(t)
 		return config.ConnConfig.RuntimeParams["application_name"]
 	}
 	t.Setenv("PGAPPNAME", "")

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -23,19 +24,13 @@ import (
 // open is pglock.Open with an application_name, by which the test finds the client's connections.
 func open(t *testing.T, db *pgtest.DB, opts ...pglock.Option) *pglock.Client {
 	t.Helper()
-	c, err := pglock.Open(t.Context(), withSetting(t, db.URL(), "application_name", "opened"), opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(pglock.Open(t.Context(), withSetting(t, db.URL(), "application_name", "opened"), opts...))(t)
 	return c
 }
 
 func withSetting(t *testing.T, address, name, value string) string {
 	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(address))(t)
 	query := u.Query()
 	query.Set(name, value)
 	u.RawQuery = query.Encode()
@@ -45,25 +40,17 @@ func withSetting(t *testing.T, address, name, value string) string {
 // opened counts the connections of clients of open that the server has.
 func opened(t *testing.T, pool *pgxpool.Pool) (n int) {
 	t.Helper()
-	err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
-		WHERE datname = current_database() AND application_name = 'opened'`).Scan(&n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'opened'`).Scan(&n))
 	return n
 }
 
 func TestOpenedClientGrantsRenewsAndHandsOverAndCloseEndsItsConnections(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	holder, waiter := open(t, db), open(t, db)
 	l := mustAcquire(t, holder, "report", pglock.WithTTL(10*time.Second))
-	granted := make(chan error, 1)
-	go func() {
-		_, err := waiter.Acquire(t.Context(), "report")
-		granted <- err
-	}()
+	granted := must.Go(func() error { _, err := waiter.Acquire(t.Context(), "report"); return err })
 	admin := newAdmin(t, pool)
 	pgtest.Eventually(t, "a waiter", func() bool {
 		info, err := admin.Get(t.Context(), "report")
@@ -71,19 +58,13 @@ func TestOpenedClientGrantsRenewsAndHandsOverAndCloseEndsItsConnections(t *testi
 	})
 	before := l.Deadline()
 	pgtest.Eventually(t, "a renewal", func() bool { return l.Deadline().After(before.Add(time.Second)) })
-	if err := l.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-granted; err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Release(t.Context()))
+	must.Do(t, <-granted)
 	if opened(t, pool) == 0 {
 		t.Error("the server knows no connection of the clients: the name of the application was not sent")
 	}
 	for _, c := range []*pglock.Client{holder, waiter} {
-		if err := c.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, c.Close(t.Context()))
 		if err := c.Close(t.Context()); err != nil {
 			t.Errorf("a second Close: %v", err)
 		}
@@ -98,12 +79,8 @@ func TestOpenedClientGrantsRenewsAndHandsOverAndCloseEndsItsConnections(t *testi
 }
 
 func TestOpenedClientWorksWhileTheApplicationsPoolIsUsedUp(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
-	config, err := pgxpool.ParseConfig(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := pgtest.Parallel(t)
+	config := must.Get(pgxpool.ParseConfig(db.URL()))(t)
 	application := stdlib.OpenDB(*config.ConnConfig)
 	defer application.Close()
 	application.SetMaxOpenConns(1)
@@ -118,10 +95,7 @@ func TestOpenedClientWorksWhileTheApplicationsPoolIsUsedUp(t *testing.T) {
 	if !inUse(application) {
 		t.Fatal("the application's pool is not used up")
 	}
-	l, err := c.Acquire(t.Context(), "report", pglock.WithTTL(6*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(c.Acquire(t.Context(), "report", pglock.WithTTL(6*time.Second)))(t)
 	for range 2 { // the second of them on the connection that the first has made
 		before := l.Deadline()
 		pgtest.Eventually(t, "a renewal", func() bool { return l.Deadline().After(before.Add(time.Second)) })
@@ -129,17 +103,14 @@ func TestOpenedClientWorksWhileTheApplicationsPoolIsUsedUp(t *testing.T) {
 	if _, err := l.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := l.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, l.Release(t.Context()))
 	if !inUse(application) {
 		t.Error("the application's connection was given back meanwhile: the test shows nothing")
 	}
 }
 
 func TestOpenThatFailsLeavesNothingOpen(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	empty := pgtest.EmptyDatabase(t)
 	for name, tc := range map[string]struct {
@@ -162,8 +133,7 @@ func TestOpenThatFailsLeavesNothingOpen(t *testing.T) {
 }
 
 func TestOpenNamesAServerThatIsAwayWithoutThePasswordAndWorksWhenItIsBack(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	link := newLink(t, db.URL())
 	const password = "hush-hush" // it does not come as far as a check of it
 	link.down()
@@ -180,33 +150,20 @@ func TestOpenNamesAServerThatIsAwayWithoutThePasswordAndWorksWhenItIsBack(t *tes
 		t.Fatalf("%v, want the end of ctx", err)
 	}
 	link.setSilent(false)
-	c, err := pglock.Open(t.Context(), link.url(""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(pglock.Open(t.Context(), link.url("")))(t)
 	mustAcquire(t, c, "report")
-	if err := c.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, c.Close(t.Context()))
 }
 
 func TestCloseOfAnOpenedClientDoesNotWaitForAServerThatIsSilent(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	link := newLink(t, db.URL())
-	c, err := pglock.Open(t.Context(), link.url(""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(pglock.Open(t.Context(), link.url("")))(t)
 	l := mustAcquire(t, c, "report")
-	if err := l.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Release(t.Context()))
 	link.setSilent(true)
 	began := time.Now()
-	if err := c.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, c.Close(t.Context()))
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("Close took %v", took)
 	}
@@ -214,13 +171,9 @@ func TestCloseOfAnOpenedClientDoesNotWaitForAServerThatIsSilent(t *testing.T) {
 
 // The statement of Close that gets no answer goes over a connection of the pool, which pgx closes in its own time.
 func TestCloseOfAnOpenedClientEndsWithItsContextWhenTheServerIsSilent(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	link := newLink(t, db.URL())
-	c, err := pglock.Open(t.Context(), link.url(""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(pglock.Open(t.Context(), link.url("")))(t)
 	mustAcquire(t, c, "report")
 	link.setSilent(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -236,17 +189,11 @@ func TestCloseOfAnOpenedClientEndsWithItsContextWhenTheServerIsSilent(t *testing
 
 // The server becomes silent while Open checks the schema.
 func TestOpenEndsWithItsContextWhenTheServerIsSilent(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	link, look := newLink(t, db.URL()), db.Conn(t)
-	tx, err := db.Conn(t).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(db.Conn(t).Begin(t.Context()))(t)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), "LOCK TABLE pglock.installation"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(tx.Exec(t.Context(), "LOCK TABLE pglock.installation"))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	opened := make(chan error, 1)
@@ -285,10 +232,7 @@ type link struct {
 
 func newLink(t *testing.T, server string) *link {
 	t.Helper()
-	config, err := pgxpool.ParseConfig(server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgxpool.ParseConfig(server))(t)
 	l := &link{config: config, silence: make(chan chan struct{}, 1)}
 	l.silence <- nil
 	l.up(t)

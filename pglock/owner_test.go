@@ -8,25 +8,19 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 func TestRequestUnderALeasesContextIsTheSameOwnersAndNestedUntilTheRelease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		outer := mustAcquire(t, c, "outer")
-		inner, err := c.TryAcquire(outer.Context(), "inner")
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must.Get(c.TryAcquire(outer.Context(), "inner"))(t)
 		type key struct{}
 		under := context.WithValue(context.WithoutCancel(inner.Context()), key{}, 1)
-		if _, err := c.Acquire(under, "third"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Acquire(under, "third"))(t)
 		mustAcquire(t, c, "stranger")
 		asked := s.of("acquire")
 		for i, want := range []struct{ same, nested bool }{{true, false}, {true, true}, {true, true}, {false, false}} {
@@ -44,45 +38,35 @@ func TestOwnerThatHoldsNothingAnyMoreIsNotNested(t *testing.T) {
 		"released": func(ctx context.Context, l *Lease) { _ = l.Release(ctx); _ = l.Release(ctx) },
 		"lost":     func(_ context.Context, l *Lease) { <-l.Context().Done() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				if name == "lost" {
-					s.onRenewAll = hangs
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			if name == "lost" {
+				s.onRenewAll = hangs
+			}
+			c := startClient(t, s, trust.SystemClock())
+			l := mustAcquire(t, c, "outer")
+			second := must.Get(c.TryAcquire(l.Context(), "second"))(t)
+			under := context.WithoutCancel(l.Context())
+			end(t.Context(), l)
+			if name == "released" {
+				if _, err := c.TryAcquire(under, "third"); err != nil || !s.of("acquire")[2].nested {
+					t.Errorf("while another lease is held: %v, nested %v", err, s.of("acquire")[2].nested)
 				}
-				c := startClient(t, s, trust.SystemClock())
-				l := mustAcquire(t, c, "outer")
-				second, err := c.TryAcquire(l.Context(), "second")
-				if err != nil {
-					t.Fatal(err)
+				for l := range c.leases.all {
+					_ = l.Release(t.Context())
 				}
-				under := context.WithoutCancel(l.Context())
-				end(t.Context(), l)
-				if name == "released" {
-					if _, err := c.TryAcquire(under, "third"); err != nil || !s.of("acquire")[2].nested {
-						t.Errorf("while another lease is held: %v, nested %v", err, s.of("acquire")[2].nested)
-					}
-					for l := range c.leases.all {
-						_ = l.Release(t.Context())
-					}
-				}
-				<-second.Context().Done()
-				if _, err := c.TryAcquire(under, "later"); err != nil {
-					t.Fatal(err)
-				}
-				asked := s.of("acquire")
-				if last := asked[len(asked)-1]; last.nested {
-					t.Error("it counts as holding a lock that has ended")
-				}
-			})
-		})
+			}
+			<-second.Context().Done()
+			must.Get(c.TryAcquire(under, "later"))(t)
+			asked := s.of("acquire")
+			if last := asked[len(asked)-1]; last.nested {
+				t.Error("it counts as holding a lock that has ended")
+			}
+		}))
 	}
 }
 
 func TestRefusedRequestLeavesItsOwnerAsItWas(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		outer := mustAcquire(t, c, "outer")
 		s.set(func() { s.onAcquire = heldBy("b", time.Hour) })
@@ -105,9 +89,7 @@ func TestRefusedRequestLeavesItsOwnerAsItWas(t *testing.T) {
 }
 
 func TestOwnersOwnLockIsRefusedWithBothSentinels(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		l := mustAcquire(t, c, "report")
 		s.set(func() {
@@ -132,9 +114,7 @@ func TestOwnersOwnLockIsRefusedWithBothSentinels(t *testing.T) {
 }
 
 func TestCircleThatALookFindsEndsTheNewestWaitAndLeavesTheQueue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		hearing(s)
 		c := startClient(t, s, trust.SystemClock())
 		outer := mustAcquire(t, c, "outer")

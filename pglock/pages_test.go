@@ -5,15 +5,14 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // Every function that the page about the architecture names is in the file that the page names before it.
 func TestThePageAboutTheArchitectureNamesWhatThereIs(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/architecture.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../docs/architecture.md"))(t)
 	isFile := regexp.MustCompile(`\.(go|sql)$`)
 	inSchema := regexp.MustCompile(`^\d\d_`)
 	checked := 0

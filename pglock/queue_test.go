@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -29,37 +30,32 @@ func TestI7_TrustOfAHintCountsFromWhenTheTicketWasLastSeenQueued(t *testing.T) {
 		requests int
 	}{"early enough": {14 * time.Second, 1}, "after the half of the TTL": {14*time.Second + time.Millisecond, 2},
 		"after the TTL": {29 * time.Second, 2}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, time.Hour)
-				s.onLook, s.onRenewAll = noLook, hangs
-				c := startClient(t, s, trust.SystemClock())
-				id, result := waiting(t.Context(), t, c, "report", WithTTL(30*time.Second))
-				time.Sleep(tc.late)
-				c.queue.Hear(q.grant(id, 30*time.Second), nil)
-				l := mustGet(t, result)
-				asked := s.of("acquire")
-				if len(asked) != tc.requests {
-					t.Fatalf("%d requests, want %d", len(asked), tc.requests)
-				}
-				if last := asked[len(asked)-1]; last.grantID != id || last.retry != (tc.requests > 1) {
-					t.Errorf("the last request has grant ID %v and says retry %v, want %v", last.grantID, last.retry,
-						id)
-				}
-				if got, want := l.Deadline().Sub(s.began), asked[len(asked)-1].at+29*time.Second; got != want {
-					t.Errorf("the deadline is at %v, want %v: a margin less than the TTL from the last request", got,
-						want)
-				}
-			})
-		})
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			q := queued(s, time.Hour)
+			s.onLook, s.onRenewAll = noLook, hangs
+			c := startClient(t, s, trust.SystemClock())
+			id, result := waiting(t.Context(), t, c, "report", WithTTL(30*time.Second))
+			time.Sleep(tc.late)
+			c.queue.Hear(q.grant(id, 30*time.Second), nil)
+			l := mustGet(t, result)
+			asked := s.of("acquire")
+			if len(asked) != tc.requests {
+				t.Fatalf("%d requests, want %d", len(asked), tc.requests)
+			}
+			if last := asked[len(asked)-1]; last.grantID != id || last.retry != (tc.requests > 1) {
+				t.Errorf("the last request has grant ID %v and says retry %v, want %v", last.grantID, last.retry,
+					id)
+			}
+			if got, want := l.Deadline().Sub(s.began), asked[len(asked)-1].at+29*time.Second; got != want {
+				t.Errorf("the deadline is at %v, want %v: a margin less than the TTL from the last request", got,
+					want)
+			}
+		}))
 	}
 }
 
 func TestI7_LookMovesTheMomentFromWhichAHintIsTrusted(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		slow := func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
 			found, err := q.look(ctx, nested)
@@ -84,9 +80,7 @@ func TestI7_LookMovesTheMomentFromWhichAHintIsTrusted(t *testing.T) {
 }
 
 func TestReleaseHandsTheLockToAWaiterOfTheSameClientAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		held := mustAcquire(t, c, "report")
 		q := queued(s, time.Hour)
@@ -103,9 +97,7 @@ func TestReleaseHandsTheLockToAWaiterOfTheSameClientAtOnce(t *testing.T) {
 		})
 		time.Sleep(25 * time.Second) // the ticket was seen too long ago to be trusted, the release was not
 		sent := time.Now()
-		if err := held.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, held.Release(t.Context()))
 		l := mustGet(t, result)
 		if l.Token() != 6 || time.Since(sent) != time.Second || l.Deadline() != sent.Add(29*time.Second) {
 			t.Errorf("%v after %v with deadline %v after the release was sent; want token 6 at its answer, trusted "+
@@ -124,9 +116,7 @@ func TestReleaseHandsTheLockToAWaiterOfTheSameClientAtOnce(t *testing.T) {
 // A call whose context has ended leaves its statement, which may still grant the lock to a waiter of the same client,
 // and may be long about it: the lease runs from the grant, and not from the answer.
 func TestI7_HintOfAnAbandonedCallCountsFromWhenThatCallWasSent(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		s.onLook = noLook
 		s.onRenewAll = hangs // the lease's deadline is the hint's: a renewal is due at once
@@ -156,24 +146,16 @@ func TestI7_HintOfAnAbandonedCallCountsFromWhenThatCallWasSent(t *testing.T) {
 }
 
 func TestGrantsToOthersAreAnnouncedInAStatementOfItsOwn(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		s.onHandOver = func(protocol.Claim) protocol.Handed {
 			return protocol.Handed{Slots: []int{0, 3}, Watched: true}
 		}
-		if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, mustAcquire(t, c, "report").Release(t.Context()))
 		s.set(func() { s.onHandOver = func(protocol.Claim) protocol.Handed { return protocol.Handed{Watched: true} } })
-		if err := mustAcquire(t, c, "watched").Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, mustAcquire(t, c, "watched").Release(t.Context()))
 		s.set(func() { s.onHandOver = nil })
-		if err := mustAcquire(t, c, "quiet").Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, mustAcquire(t, c, "quiet").Release(t.Context()))
 		told := s.of("announce")
 		if len(told) != 2 || !slices.Equal(told[0].names, []string{"report", "report"}) || len(told[0].slots) != 2 ||
 			*told[0].slots[0] != 0 || *told[0].slots[1] != 3 ||
@@ -193,9 +175,7 @@ func digest(said string, grantID uuid.UUID) string {
 }
 
 func TestForgedOrMalformedHintChangesNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
@@ -252,85 +232,77 @@ func TestI7_LateHintOfAnEarlierTicketRevivesNoTrust(t *testing.T) {
 			again()
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, time.Hour)
-				s.onLook = noLook
-				c := startClient(t, s, trust.SystemClock())
-				id, result := waiting(t.Context(), t, c, "report")
-				earlier := q.grant(id, DefaultTTL) // the hint is on its way
-				q.ends(id)                         // it has run out, and another has taken the lock
-				q.lasts(time.Hour)
-				asked := make(chan struct{})
-				s.set(func() {
-					s.onAcquire = func(ctx context.Context, asks call) (protocol.Answer, error) {
-						<-asked
-						return q.acquire(ctx, asks)
-					}
-				})
-				askAgain(c) // as after a look that did not find the ticket
-				synctest.Wait()
-				late(c, earlier, func() { close(asked); synctest.Wait() })
-				still(t, result)
-				if !q.queues(id) || len(s.of("acquire")) != 2 {
-					t.Fatalf("queues: %v, after %d requests", q.queues(id), len(s.of("acquire")))
-				}
-				c.queue.Hear(earlier, nil)
-				still(t, result)
-				now := q.grant(id, DefaultTTL)
-				c.queue.Hear(now, nil)
-				if l := mustGet(t, result); l.Token() != 7 {
-					t.Errorf("%v, want token 7, the one of its grant", l)
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			q := queued(s, time.Hour)
+			s.onLook = noLook
+			c := startClient(t, s, trust.SystemClock())
+			id, result := waiting(t.Context(), t, c, "report")
+			earlier := q.grant(id, DefaultTTL) // the hint is on its way
+			q.ends(id)                         // it has run out, and another has taken the lock
+			q.lasts(time.Hour)
+			asked := make(chan struct{})
+			s.set(func() {
+				s.onAcquire = func(ctx context.Context, asks call) (protocol.Answer, error) {
+					<-asked
+					return q.acquire(ctx, asks)
 				}
 			})
-		})
+			askAgain(c) // as after a look that did not find the ticket
+			synctest.Wait()
+			late(c, earlier, func() { close(asked); synctest.Wait() })
+			still(t, result)
+			if !q.queues(id) || len(s.of("acquire")) != 2 {
+				t.Fatalf("queues: %v, after %d requests", q.queues(id), len(s.of("acquire")))
+			}
+			c.queue.Hear(earlier, nil)
+			still(t, result)
+			now := q.grant(id, DefaultTTL)
+			c.queue.Hear(now, nil)
+			if l := mustGet(t, result); l.Token() != 7 {
+				t.Errorf("%v, want token 7, the one of its grant", l)
+			}
+		}))
 	}
 }
 
 // A hint may come before the answer that tells the ticket: it is kept for that.
 func TestHintThatComesBeforeItsTicketIsKept(t *testing.T) {
 	for name, stale := range map[string]int{"alone": 0, "after very many that nobody has waited for": 3 * earlyHints} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, time.Hour)
-				answered := make(chan struct{})
-				s.set(func() {
-					s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
-						a, err := q.acquire(ctx, asked)
-						<-answered
-						return a, err
-					}
-				})
-				c := startClient(t, s, trust.SystemClock())
-				result := calling(t.Context(), c, "report")
-				synctest.Wait()
-				id := s.of("acquire")[0].grantID
-				for i := range stale { // of calls that have left, say
-					c.queue.Hear(hintOf(uuid.New(), fmt.Sprintf("%d 7 0 30000000", 100+i)), nil)
-				}
-				time.Sleep(time.Second)
-				c.queue.Hear(q.grant(id, DefaultTTL), nil)
-				still(t, result)
-				close(answered)
-				l := mustGet(t, result)
-				if n := len(s.of("acquire")); n != 1 || l.Token() != 6 || time.Since(s.began) != time.Second ||
-					l.Deadline() != s.began.Add(29*time.Second) {
-					t.Errorf("%v after %v and %d requests with the deadline %v; want token 6 with the answer, "+
-						"trusted from when the request was sent",
-						l, time.Since(s.began), n, l.Deadline().Sub(s.began))
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			q := queued(s, time.Hour)
+			answered := make(chan struct{})
+			s.set(func() {
+				s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
+					a, err := q.acquire(ctx, asked)
+					<-answered
+					return a, err
 				}
 			})
-		})
+			c := startClient(t, s, trust.SystemClock())
+			result := calling(t.Context(), c, "report")
+			synctest.Wait()
+			id := s.of("acquire")[0].grantID
+			for i := range stale { // of calls that have left, say
+				c.queue.Hear(hintOf(uuid.New(), fmt.Sprintf("%d 7 0 30000000", 100+i)), nil)
+			}
+			time.Sleep(time.Second)
+			c.queue.Hear(q.grant(id, DefaultTTL), nil)
+			still(t, result)
+			close(answered)
+			l := mustGet(t, result)
+			if n := len(s.of("acquire")); n != 1 || l.Token() != 6 || time.Since(s.began) != time.Second ||
+				l.Deadline() != s.began.Add(29*time.Second) {
+				t.Errorf("%v after %v and %d requests with the deadline %v; want token 6 with the answer, "+
+					"trusted from when the request was sent",
+					l, time.Since(s.began), n, l.Deadline().Sub(s.began))
+			}
+		}))
 	}
 }
 
 // The first in a queue asks now and then. The hint may come between the answer "still queued" and its arrival.
 func TestHintThatComesBetweenAnAnswerAndItsArrivalIsKept(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		hearing(s)
 		s.onLook = noLook
@@ -357,71 +329,65 @@ func TestHintThatComesBetweenAnAnswerAndItsArrivalIsKept(t *testing.T) {
 
 func TestI8_LostHintCostsOneLook(t *testing.T) {
 	for name, deaf := range map[string]bool{"while it hears others": false, "while it hears nothing": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, time.Hour)
-				if !deaf {
-					hearing(s)
-				}
-				c := startClient(t, s, trust.SystemClock())
-				id, result := waiting(t.Context(), t, c, "report")
-				time.Sleep(12345 * time.Millisecond)
-				if hears(c) == deaf {
-					t.Fatalf("hears: %v", hears(c))
-				}
-				granted := time.Now()
-				q.grant(id, DefaultTTL)
-				l := mustGet(t, result)
-				if late := time.Since(granted); late > lastLook || l.Token() != 6 {
-					t.Errorf("%v, %v after the grant, want within %v", l, late, lastLook)
-				}
-				asked, looks := s.of("acquire"), s.of("look")
-				if len(asked) != 2 || !asked[1].retry || asked[1].grantID != id ||
-					asked[1].at != looks[len(looks)-1].at {
-					t.Errorf("requests %+v, want a second one for the same grant at the look that missed the ticket",
-						asked)
-				}
-			})
-		})
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			q := queued(s, time.Hour)
+			if !deaf {
+				hearing(s)
+			}
+			c := startClient(t, s, trust.SystemClock())
+			id, result := waiting(t.Context(), t, c, "report")
+			time.Sleep(12345 * time.Millisecond)
+			if hears(c) == deaf {
+				t.Fatalf("hears: %v", hears(c))
+			}
+			granted := time.Now()
+			q.grant(id, DefaultTTL)
+			l := mustGet(t, result)
+			if late := time.Since(granted); late > lastLook || l.Token() != 6 {
+				t.Errorf("%v, %v after the grant, want within %v", l, late, lastLook)
+			}
+			asked, looks := s.of("acquire"), s.of("look")
+			if len(asked) != 2 || !asked[1].retry || asked[1].grantID != id ||
+				asked[1].at != looks[len(looks)-1].at {
+				t.Errorf("requests %+v, want a second one for the same grant at the look that missed the ticket",
+					asked)
+			}
+		}))
 	}
 }
 
 func TestLooksComeEverySecondWhileHearingAndFromTensOfMillisecondsOnWhileDeaf(t *testing.T) {
 	for name, deaf := range map[string]bool{"hearing": false, "deaf": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				queued(s, time.Hour)
-				if !deaf {
-					hearing(s)
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			queued(s, time.Hour)
+			if !deaf {
+				hearing(s)
+			}
+			c := startClient(t, s, trust.SystemClock())
+			_, result := waiting(t.Context(), t, c, "report")
+			time.Sleep(time.Minute)
+			still(t, result)
+			looks := s.of("look")
+			gaps := make(map[time.Duration]bool)
+			last := time.Duration(0)
+			for i, look := range looks {
+				gap, planned := look.at-last, lastLook
+				if deaf {
+					planned = min(firstLook<<min(i, 10), lastLook)
 				}
-				c := startClient(t, s, trust.SystemClock())
-				_, result := waiting(t.Context(), t, c, "report")
-				time.Sleep(time.Minute)
-				still(t, result)
-				looks := s.of("look")
-				gaps := make(map[time.Duration]bool)
-				last := time.Duration(0)
-				for i, look := range looks {
-					gap, planned := look.at-last, lastLook
-					if deaf {
-						planned = min(firstLook<<min(i, 10), lastLook)
-					}
-					if i == 0 && !deaf {
-						planned = 0 // at once, when it begins to hear
-					}
-					if gap > planned || gap < planned*3/4-time.Millisecond {
-						t.Errorf("look %d came %v after the one before, want %v less up to a quarter", i, gap, planned)
-					}
-					gaps[gap], last = true, look.at
+				if i == 0 && !deaf {
+					planned = 0 // at once, when it begins to hear
 				}
-				if len(looks) < 58 || len(gaps) < 50 {
-					t.Errorf("%d looks in a minute at %d different intervals, want one a second with jitter",
-						len(looks), len(gaps))
+				if gap > planned || gap < planned*3/4-time.Millisecond {
+					t.Errorf("look %d came %v after the one before, want %v less up to a quarter", i, gap, planned)
 				}
-			})
-		})
+				gaps[gap], last = true, look.at
+			}
+			if len(looks) < 58 || len(gaps) < 50 {
+				t.Errorf("%d looks in a minute at %d different intervals, want one a second with jitter",
+					len(looks), len(gaps))
+			}
+		}))
 	}
 }
 
@@ -432,47 +398,42 @@ func TestI8_LookThatHangsCostsNoSessionItsLife(t *testing.T) {
 		before int // waiters
 	}{{DefaultSessionTTL, 0}, {DefaultSessionTTL, 20}, {6 * time.Second, 20}, {time.Second, 0}, {time.Second, 20}} {
 		ttl := tc.ttl
-		t.Run(fmt.Sprint(ttl, " behind ", tc.before), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, time.Hour)
-				q.others("report", tc.before)
-				hearing(s)
-				c := startClient(t, s, trust.SystemClock(), WithSessionTTL(ttl))
-				_, result := waiting(t.Context(), t, c, "report")
-				time.Sleep(30 * time.Second)
-				before := len(s.of("look"))
-				var hung atomic.Bool
-				s.set(func() {
-					s.onLook = func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
-						if hung.CompareAndSwap(false, true) {
-							<-ctx.Done() // the connection has died silently
-							return nil, ctx.Err()
-						}
-						return q.look(ctx, nested)
+		t.Run(fmt.Sprint(ttl, " behind ", tc.before), fakeClock(func(t *testing.T, s *fakeStore) {
+			q := queued(s, time.Hour)
+			q.others("report", tc.before)
+			hearing(s)
+			c := startClient(t, s, trust.SystemClock(), WithSessionTTL(ttl))
+			_, result := waiting(t.Context(), t, c, "report")
+			time.Sleep(30 * time.Second)
+			before := len(s.of("look"))
+			var hung atomic.Bool
+			s.set(func() {
+				s.onLook = func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
+					if hung.CompareAndSwap(false, true) {
+						<-ctx.Done() // the connection has died silently
+						return nil, ctx.Err()
 					}
-				})
-				time.Sleep(30 * time.Second)
-				looks := s.of("look")
-				// A third until the look that hangs, a third until it counts as dead, and an eighth for other
-				// statements.
-				alive := looks[before-1].wait - ttl*2/10
-				if alive > ttl { // and the server leaves out what is no more than three tenths or three seconds
-					alive = looks[before-1].wait - min(looks[before-1].wait*3/10, 3*time.Second)
+					return q.look(ctx, nested)
 				}
-				if gap := looks[before+1].at - looks[before-1].at; !hung.Load() || gap > alive {
-					t.Errorf("%v between two looks that came through, after which the session lives for %v", gap, alive)
-				}
-				still(t, result)
 			})
-		})
+			time.Sleep(30 * time.Second)
+			looks := s.of("look")
+			// A third until the look that hangs, a third until it counts as dead, and an eighth for other
+			// statements.
+			alive := looks[before-1].wait - ttl*2/10
+			if alive > ttl { // and the server leaves out what is no more than three tenths or three seconds
+				alive = looks[before-1].wait - min(looks[before-1].wait*3/10, 3*time.Second)
+			}
+			if gap := looks[before+1].at - looks[before-1].at; !hung.Load() || gap > alive {
+				t.Errorf("%v between two looks that came through, after which the session lives for %v", gap, alive)
+			}
+			still(t, result)
+		}))
 	}
 }
 
 func TestWaiterThatComesLaterIsLookedAfterSoonWhileDeaf(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		c := startClient(t, s, trust.SystemClock())
 		waiting(t.Context(), t, c, "report")
@@ -491,9 +452,7 @@ func TestWaiterThatComesLaterIsLookedAfterSoonWhileDeaf(t *testing.T) {
 }
 
 func TestI14_OneStatementLooksAfterAllWaitersAndLeases(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		hearing(s)
 		c := startClient(t, s, trust.SystemClock())
 		const many = 200
@@ -531,17 +490,13 @@ func TestI14_OneStatementLooksAfterAllWaitersAndLeases(t *testing.T) {
 }
 
 func TestNoLookFollowsTheLastWaiter(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		time.Sleep(10 * time.Second)
 		c.queue.Hear(q.grant(id, DefaultTTL), nil)
-		if err := mustGet(t, result).Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, mustGet(t, result).Release(t.Context()))
 		before := len(s.of("beat"))
 		time.Sleep(time.Hour)
 		if n := len(s.of("beat")) - before; n != 0 || len(s.of("rest")) != 1 {

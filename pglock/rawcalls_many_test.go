@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -42,15 +43,12 @@ func manyOf(name string, change ...string) string {
 }
 
 func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, caller := db.Conn(t), db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	c := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour))
 	mustAcquire(t, c, "held")
-	if err := mustAcquire(t, c, "free").Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, mustAcquire(t, c, "free").Release(t.Context()))
 	mustAcquire(t, c, "readers", pglock.WithShared())
 	type refused struct {
 		call  string
@@ -175,14 +173,11 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 
 // Every lease of a call for many has its own answer, in the order in which they were named, whatever the others are.
 func TestEveryLeaseOfACallForManyHasItsOwnAnswer(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	c := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour))
 	mustAcquire(t, c, "b held")
-	if err := mustAcquire(t, c, "a free").Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, mustAcquire(t, c, "a free").Release(t.Context()))
 	free, held, unknown := grantIDOf(t, conn, "a free"), grantIDOf(t, conn, "b held"), someID
 	all := "(ARRAY['unknown', 'b held', 'a free', 'b held'], ARRAY[1, 1, 2, 1], ARRAY[" +
 		strings.Join([]string{unknown, held, free, unknown}, ", ") + "], ARRAY[0, 0, 0, 0])"
@@ -210,16 +205,13 @@ func TestEveryLeaseOfACallForManyHasItsOwnAnswer(t *testing.T) {
 
 // One bad request undoes the others of its call, also those that were granted before it.
 func TestI11_OneBadRequestOfACallForManyUndoesTheOthers(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, caller := db.Conn(t), db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	c := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour))
 	mustAcquire(t, c, "held")
 	for _, name := range []string{"free", "used"} {
-		if err := mustAcquire(t, c, name).Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, mustAcquire(t, c, name).Release(t.Context()))
 	}
 	mustAcquire(t, c, "places", pglock.WithLimit(2))
 	used := grantIDOf(t, conn, "used")
@@ -260,8 +252,7 @@ func TestI11_OneBadRequestOfACallForManyUndoesTheOthers(t *testing.T) {
 
 // Another connection of the session may write its row after the snapshot: the level is what is wrong, and not the row.
 func TestI19_ManyRequestsInAFrozenSnapshotAreRefusedForTheirLevel(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, caller := db.Conn(t), db.Conn(t)
 	execute(t, caller, "BEGIN ISOLATION LEVEL REPEATABLE READ")
 	execute(t, caller, "SELECT FROM pglock.locks")

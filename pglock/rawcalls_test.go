@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -19,15 +20,12 @@ const (
 )
 
 func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, caller := db.Conn(t), db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	c := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour))
 	mustAcquire(t, c, "held")
-	if err := mustAcquire(t, c, "free").Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, mustAcquire(t, c, "free").Release(t.Context()))
 	long := "repeat('x', 513)"
 	id, heldID, freeID := someID, grantIDOf(t, conn, "held"), grantIDOf(t, conn, "free")
 	before := rows(t, conn)
@@ -166,18 +164,14 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 }
 
 func TestI11_RefusedSQLCallsOfTheQueueChangeNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, caller := db.Conn(t), db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	c := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour))
 	mustAcquire(t, c, "held")
 	mustAcquire(t, c, "places", pglock.WithLimit(2))
-	var owner string
-	if err := conn.QueryRow(t.Context(), "SELECT quote_literal(owner_id) || '::uuid' FROM pglock.locks WHERE name = "+
-		"'held'").Scan(&owner); err != nil {
-		t.Fatal(err)
-	}
+	owner := pgtest.One[string](t, conn, "SELECT quote_literal(owner_id) || '::uuid' FROM pglock.locks WHERE name = "+
+		"'held'")
 	// A ticket of a session that is alive.
 	execute(t, conn, "SELECT pglock.acquire_lease('held', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_wait "+
 		"=> true, p_session_ttl => '1 h')")
@@ -276,8 +270,7 @@ func TestI11_RefusedSQLCallsOfTheQueueChangeNothing(t *testing.T) {
 }
 
 func TestI11_LookRefusesASessionThatMakesNoSense(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, caller := db.Conn(t), db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	before := rows(t, conn)
@@ -311,15 +304,12 @@ func checkState(t *testing.T, call string, err error, state, says string) {
 }
 
 func TestI11_FunctionsThatNeedAFreshSnapshotRefuseAFrozenOne(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, caller := db.Conn(t), db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	c := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour))
 	mustAcquire(t, c, "held")
-	if err := mustAcquire(t, c, "free").Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, mustAcquire(t, c, "free").Release(t.Context()))
 	heldID := grantIDOf(t, conn, "held")
 	before := rows(t, conn)
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -27,20 +28,14 @@ func TestAFilterOfNULLChoosesEverything(t *testing.T) {
 		Filters []string
 		Ordered bool
 	}
-	rows, err := conn.Query(t.Context(), `
+	rows := must.Get(conn.Query(t.Context(), `
 		SELECT p.proname::text AS name, coalesce('p_order' = ANY (p.proargnames), false) AS ordered, ARRAY(
 			SELECT a.name FROM unnest(p.proargnames[:p.pronargs]) AS a (name)
 			WHERE a.name NOT IN ('p_limit', 'p_order')) AS filters
 		FROM pg_proc p
 		WHERE p.pronamespace = 'pglock'::regnamespace AND (p.proname LIKE 'list\_%' OR p.proname = 'replay_history')
-			AND p.pronargs > 0 AND p.pronargs = p.pronargdefaults`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lists, err := pgx.CollectRows(rows, pgx.RowToStructByName[list])
-	if err != nil {
-		t.Fatal(err)
-	}
+			AND p.pronargs > 0 AND p.pronargs = p.pronargdefaults`))(t)
+	lists := must.Get(pgx.CollectRows(rows, pgx.RowToStructByName[list]))(t)
 	seen := map[string]bool{}
 	for _, l := range lists {
 		orders := []string{""}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -105,18 +106,13 @@ func (a parameter) named(message string) bool {
 // A function takes every value of its arguments, or refuses it: as an argument, by its name, or because of what became
 // of the lease. No error comes from the server's arithmetic, from deep inside.
 func TestI11_NoArgumentIsTooOddForARule(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	execute(t, conn, "SELECT pglock.acquire_lease('held', "+someID+", "+someID+", 'h', '1 h')")
 	execute(t, conn, "SELECT pglock.acquire_lease('held', gen_random_uuid(), gen_random_uuid(), 'w', '1 h', p_wait "+
 		"=> true, p_session_ttl => '1 h')")
-	var version int
-	if err := conn.QueryRow(t.Context(),
-		"SELECT current_setting('server_version_num')::int / 10000").Scan(&version); err != nil {
-		t.Fatal(err)
-	}
+	version := pgtest.One[int](t, conn, "SELECT current_setting('server_version_num')::int / 10000")
 	found, err := conn.Query(t.Context(),
 		`SELECT p.proname, p.proargnames[:p.pronargs], ARRAY(SELECT format_type(a, NULL) FROM unnest(p.proargtypes) a), p.pronargs - p.pronargdefaults
 		FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND p.pronargs > 0 AND p.prorettype <> 'trigger'::regtype
@@ -170,11 +166,8 @@ func TestI11_NoArgumentIsTooOddForARule(t *testing.T) {
 			}
 		}
 	}
-	tried, err := conn.Query(t.Context(),
-		"SELECT try(c) FROM unnest($1::text[]) WITH ORDINALITY AS u (c, n) ORDER BY n", calls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tried := must.Get(conn.Query(t.Context(),
+		"SELECT try(c) FROM unnest($1::text[]) WITH ORDINALITY AS u (c, n) ORDER BY n", calls))(t)
 	answers, err := pgx.CollectRows(tried, pgx.RowTo[string])
 	if err != nil || len(answers) != len(calls) {
 		t.Fatal(len(answers), err)

@@ -39,8 +39,7 @@ func leases(t *testing.T, conn *pgx.Conn, name string) (held, tickets int) {
 // A waiter that asks again when the lock has become free is granted it by its ticket, and not a second time as a
 // newcomer.
 func TestI6_WaiterThatAsksAgainIsGrantedOneLease(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	for mode, p := range map[string]string{"exclusive": "", "shared": ", p_mode => 'shared'",
 		"limit": ", p_mode => 'limit', p_capacity => 3"} {
@@ -75,8 +74,7 @@ func TestI6_WaiterThatAsksAgainIsGrantedOneLease(t *testing.T) {
 // A ticket behind dead ones only is like any other: nobody overtakes it, and it is granted the lock when the leases
 // that it waits for end.
 func TestI8_I9_WaiterWhoFoundTheQueueDeadIsServed(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	for what, dead := range map[string]string{"a writer": "", "a place": ", p_mode => 'limit', p_capacity => 1"} {
 		t.Run("behind "+what, func(t *testing.T) {

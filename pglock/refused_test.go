@@ -17,6 +17,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/lists"
@@ -27,9 +28,7 @@ import (
 // rows are the contents of every table of the schema, of the token sequence, and of the application's table.
 func rows(t *testing.T, conn *pgx.Conn) (all string) {
 	t.Helper()
-	if err := conn.QueryRow(t.Context(), allRows).Scan(&all); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, conn.QueryRow(t.Context(), allRows).Scan(&all))
 	return all
 }
 
@@ -46,10 +45,7 @@ var allRows = func() string {
 
 func startClient(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) *pglock.Client {
 	t.Helper()
-	c, err := pglock.New(t.Context(), pool, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(pglock.New(t.Context(), pool, opts...))(t)
 	t.Cleanup(func() {
 		if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Errorf("close the client: %v", err)
@@ -60,10 +56,7 @@ func startClient(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) *pgloc
 
 func newAdmin(t *testing.T, pool *pgxpool.Pool, opts ...lockadmin.Option) *lockadmin.Admin {
 	t.Helper()
-	a, err := lockadmin.New(t.Context(), pool, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(lockadmin.New(t.Context(), pool, opts...))(t)
 	return a
 }
 
@@ -72,10 +65,7 @@ func exported(l *pglock.Lease) uuid.UUID { return l.Export().ID }
 
 func mustAcquire(t *testing.T, c *pglock.Client, name string, opts ...pglock.AcquireOption) *pglock.Lease {
 	t.Helper()
-	l, err := c.TryAcquire(t.Context(), name, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(c.TryAcquire(t.Context(), name, opts...))(t)
 	return l
 }
 
@@ -145,15 +135,12 @@ var badNames = []struct{ what, name, value, rule string }{
 }
 
 func TestI11_RefusedCallsChangeNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool, conn := db.Pool(t), db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int PRIMARY KEY, balance int); INSERT INTO accounts VALUES (1, 100)")
 	c := startClient(t, pool, pglock.WithDefaultTTL(time.Hour))
 	mustAcquire(t, c, "held", pglock.WithMetadata(json.RawMessage(`{"a": 1}`)))
-	if err := mustAcquire(t, c, "free").Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, mustAcquire(t, c, "free").Release(t.Context()))
 
 	admin := newAdmin(t, pool)
 	var all []refusal
@@ -306,8 +293,7 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 }
 
 func TestI11_RefusedModesQueuesAndWatchesChangeNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool, conn := db.Pool(t), db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int PRIMARY KEY, balance int)")
 	c := startClient(t, pool, pglock.WithDefaultTTL(time.Hour))
@@ -403,20 +389,13 @@ func TestI11_RefusedWritesChangeNothing(t *testing.T) {
 	db, elsewhere := pgtest.Database(t), pgtest.Database(t)
 	pool, conn := db.Pool(t), db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int PRIMARY KEY, balance int); INSERT INTO accounts VALUES (1, 100)")
-	std, err := sql.Open("pgx", db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	std := must.Get(sql.Open("pgx", db.URL()))(t)
 	defer std.Close() //nolint:errcheck // nothing is lost
 	c := startClient(t, pool, pglock.WithDefaultTTL(time.Hour))
 	held, released, lost := mustAcquire(t, c, "held"), mustAcquire(t, c, "released"), mustAcquire(t, c, "lost")
 	foreign := mustAcquire(t, startClient(t, elsewhere.Pool(t), pglock.WithDefaultTTL(time.Hour)), "held")
-	if err := released.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := newAdmin(t, pool).Break(t.Context(), "lost", "stuck", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, released.Release(t.Context()))
+	must.Get(newAdmin(t, pool).Break(t.Context(), "lost", "stuck", lockadmin.BreakOptions{}))(t)
 
 	var all []refusal
 	store := fencedstore.New(pool)
@@ -505,15 +484,12 @@ func TestI11_RefusedWritesChangeNothing(t *testing.T) {
 }
 
 func TestI11_ClosedClientRefusesEverythingAndChangesNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	c := startClient(t, db.Pool(t))
 	l := mustAcquire(t, c, "held")
-	if err := c.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Close(t.Context()))
 	closed := func(name string, call func(context.Context) error) refusal {
 		return refusal{name, call, pglock.ErrClosed, nil}
 	}

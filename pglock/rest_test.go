@@ -37,34 +37,31 @@ func TestWaiterBehindTwoOthersInAQueueThatStandsStillDoesNotListen(t *testing.T)
 		"shared":                     {before: 2, asks: []AcquireOption{WithShared()}},
 		"with a limit":               {before: 2, asks: []AcquireOption{WithLimit(3)}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, time.Hour)
-				e := hearing(s)
-				q.others("report", tc.before)
-				c := startClient(t, s, trust.SystemClock())
-				ctx := t.Context()
-				if tc.owner != nil {
-					ctx = context.WithValue(ctx, ownerKey{}, tc.owner)
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			q := queued(s, time.Hour)
+			e := hearing(s)
+			q.others("report", tc.before)
+			c := startClient(t, s, trust.SystemClock())
+			ctx := t.Context()
+			if tc.owner != nil {
+				ctx = context.WithValue(ctx, ownerKey{}, tc.owner)
+			}
+			id, result := waiting(ctx, t, c, "report", tc.asks...)
+			for range rested / (2 * time.Second) {
+				time.Sleep(2 * time.Second)
+				if tc.moves {
+					q.serves()
 				}
-				id, result := waiting(ctx, t, c, "report", tc.asks...)
-				for range rested / (2 * time.Second) {
-					time.Sleep(2 * time.Second)
-					if tc.moves {
-						q.serves()
-					}
-				}
-				if hears(c) == tc.rests || e.isClosed() != tc.rests {
-					t.Errorf("hears: %v, gave its connection back: %v; want rest: %v", hears(c), e.isClosed(), tc.rests)
-				}
-				if n := len(s.of("listen")); n != 1 {
-					t.Errorf("%d connections, want one", n)
-				}
-				c.queue.Hear(q.grant(id, DefaultTTL), nil)
-				mustGet(t, result)
-			})
-		})
+			}
+			if hears(c) == tc.rests || e.isClosed() != tc.rests {
+				t.Errorf("hears: %v, gave its connection back: %v; want rest: %v", hears(c), e.isClosed(), tc.rests)
+			}
+			if n := len(s.of("listen")); n != 1 {
+				t.Errorf("%d connections, want one", n)
+			}
+			c.queue.Hear(q.grant(id, DefaultTTL), nil)
+			mustGet(t, result)
+		}))
 	}
 }
 
@@ -74,50 +71,44 @@ func TestI8_WaiterThatRestsFindsByALookWhatItDoesNotHear(t *testing.T) {
 		"those before it have left": func(q *fakeQueue) { q.others("report", 0) },
 		"somebody was served":       (*fakeQueue).serves,
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, time.Hour)
-				e := hearing(s)
-				q.others("report", 20)
-				c := startClient(t, s, trust.SystemClock())
-				id, result := waiting(t.Context(), t, c, "report")
-				time.Sleep(rested)
-				before, stood := len(s.of("look")), time.Now()
-				time.Sleep(time.Minute)
-				if n := len(s.of("look")) - before; n < 7 || n > 20 || hears(c) {
-					t.Errorf("%d looks in a minute, hears: %v; want a tenth more each time", n, hears(c))
-				}
-				change(q)
-				time.Sleep((time.Since(stood) + rested) / 10)
-				synctest.Wait()
-				if !hears(c) || len(s.of("listen")) != 2 {
-					t.Fatalf("hears: %v on %d connections; want to hear after a look", hears(c), len(s.of("listen")))
-				}
-				e.said <- [2]string{c.channel(), q.grant(id, DefaultTTL)}
-				granted := time.Now()
-				if mustGet(t, result); time.Since(granted) != 0 {
-					t.Errorf("granted %v after the notification", time.Since(granted))
-				}
-			})
-		})
-	}
-	t.Run("it was granted the lock out of turn", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := newFakeStore()
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
 			q := queued(s, time.Hour)
-			hearing(s)
+			e := hearing(s)
 			q.others("report", 20)
 			c := startClient(t, s, trust.SystemClock())
 			id, result := waiting(t.Context(), t, c, "report")
 			time.Sleep(rested)
-			q.grant(id, DefaultTTL)
-			granted := time.Now()
-			if mustGet(t, result); time.Since(granted) > rested/10 {
-				t.Errorf("found after %v, want by the next look", time.Since(granted))
+			before, stood := len(s.of("look")), time.Now()
+			time.Sleep(time.Minute)
+			if n := len(s.of("look")) - before; n < 7 || n > 20 || hears(c) {
+				t.Errorf("%d looks in a minute, hears: %v; want a tenth more each time", n, hears(c))
 			}
-		})
-	})
+			change(q)
+			time.Sleep((time.Since(stood) + rested) / 10)
+			synctest.Wait()
+			if !hears(c) || len(s.of("listen")) != 2 {
+				t.Fatalf("hears: %v on %d connections; want to hear after a look", hears(c), len(s.of("listen")))
+			}
+			e.said <- [2]string{c.channel(), q.grant(id, DefaultTTL)}
+			granted := time.Now()
+			if mustGet(t, result); time.Since(granted) != 0 {
+				t.Errorf("granted %v after the notification", time.Since(granted))
+			}
+		}))
+	}
+	t.Run("it was granted the lock out of turn", fakeClock(func(t *testing.T, s *fakeStore) {
+		q := queued(s, time.Hour)
+		hearing(s)
+		q.others("report", 20)
+		c := startClient(t, s, trust.SystemClock())
+		id, result := waiting(t.Context(), t, c, "report")
+		time.Sleep(rested)
+		q.grant(id, DefaultTTL)
+		granted := time.Now()
+		if mustGet(t, result); time.Since(granted) > rested/10 {
+			t.Errorf("found after %v, want by the next look", time.Since(granted))
+		}
+	}))
 }
 
 // From the look on that has found the queue moving, a grant is found within a second, whenever it comes: while the
@@ -131,51 +122,48 @@ func TestI8_TheWayFromFarToNearMissesNoGrant(t *testing.T) {
 	} {
 		for n := range 120 {
 			served, after := n%2 == 0, time.Duration(n/2)*50*time.Millisecond
-			t.Run(fmt.Sprint(name, " ", after, " ", served), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := newFakeStore()
-					q := queued(s, time.Hour)
-					e := hearing(s)
-					q.others("report", 20)
-					c := startClient(t, s, trust.SystemClock())
-					id, result := waiting(t.Context(), t, c, "report")
-					time.Sleep(rested)
-					s.set(func() {
-						s.onListen = func(context.Context) (listener.Conn, error) { return e, connect() }
-						s.onNotify = func(_ context.Context, channel, payload string) error { // that takes its time
-							time.AfterFunc(170*time.Millisecond, func() { e.said <- [2]string{channel, payload} })
-							return nil
-						}
-					})
-					looked := make(chan time.Time, 1)
-					s.set(func() {
-						s.onLook = func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
-							found, err := q.look(ctx, nested)
-							for _, f := range found {
-								if (f.Ahead < protocol.Far || f.Served > 0) && len(looked) == 0 {
-									looked <- time.Now()
-								}
-							}
-							return found, err
-						}
-					})
-					if served { // and those before it have not left
-						q.serves()
-					} else {
-						q.others("report", 0)
-					}
-					<-looked
-					time.Sleep(after)
-					hint, granted, heard := q.grant(id, DefaultTTL), time.Now(), hears(c)
-					if heard { // the server tells whoever listens
-						e.said <- [2]string{c.channel(), hint}
-					}
-					mustGet(t, result)
-					if late := time.Since(granted); late > lastLook || heard && late > 0 {
-						t.Errorf("found %v after the grant, heard: %v", late, heard)
+			t.Run(fmt.Sprint(name, " ", after, " ", served), fakeClock(func(t *testing.T, s *fakeStore) {
+				q := queued(s, time.Hour)
+				e := hearing(s)
+				q.others("report", 20)
+				c := startClient(t, s, trust.SystemClock())
+				id, result := waiting(t.Context(), t, c, "report")
+				time.Sleep(rested)
+				s.set(func() {
+					s.onListen = func(context.Context) (listener.Conn, error) { return e, connect() }
+					s.onNotify = func(_ context.Context, channel, payload string) error { // that takes its time
+						time.AfterFunc(170*time.Millisecond, func() { e.said <- [2]string{channel, payload} })
+						return nil
 					}
 				})
-			})
+				looked := make(chan time.Time, 1)
+				s.set(func() {
+					s.onLook = func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
+						found, err := q.look(ctx, nested)
+						for _, f := range found {
+							if (f.Ahead < protocol.Far || f.Served > 0) && len(looked) == 0 {
+								looked <- time.Now()
+							}
+						}
+						return found, err
+					}
+				})
+				if served { // and those before it have not left
+					q.serves()
+				} else {
+					q.others("report", 0)
+				}
+				<-looked
+				time.Sleep(after)
+				hint, granted, heard := q.grant(id, DefaultTTL), time.Now(), hears(c)
+				if heard { // the server tells whoever listens
+					e.said <- [2]string{c.channel(), hint}
+				}
+				mustGet(t, result)
+				if late := time.Since(granted); late > lastLook || heard && late > 0 {
+					t.Errorf("found %v after the grant, heard: %v", late, heard)
+				}
+			}))
 		}
 	}
 }

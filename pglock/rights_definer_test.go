@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -37,10 +38,7 @@ func newIntruder(t *testing.T, db *pgtest.DB) intruder {
 			i.robbed.Add(1)
 		}
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
 	i.pool = pool
 	i.do(t, `CREATE FUNCTION note() RETURNS boolean LANGUAGE plpgsql AS $$
@@ -118,7 +116,7 @@ func (i intruder) try(t *testing.T, path, sql string) error {
 
 func (i intruder) texts(t *testing.T, sql string) (all []string) {
 	t.Helper()
-	err := pgx.BeginFunc(t.Context(), i.pool, func(tx pgx.Tx) error {
+	must.Do(t, pgx.BeginFunc(t.Context(), i.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(t.Context(), "SET LOCAL search_path = "+i.name); err != nil {
 			return err
 		}
@@ -128,10 +126,7 @@ func (i intruder) texts(t *testing.T, sql string) (all []string) {
 		}
 		all, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return all
 }
 
@@ -279,21 +274,16 @@ var samples = map[string]string{
 
 func definers(t *testing.T, conn *pgx.Conn) (all []definer) {
 	t.Helper()
-	rows, err := conn.Query(t.Context(),
+	rows := must.Get(conn.Query(t.Context(),
 		`SELECT p.proname, p.prorettype = 'trigger'::regtype, p.pronargs - p.pronargdefaults,
 		ARRAY(SELECT a::regtype::text FROM unnest(p.proargtypes::oid[]) WITH ORDINALITY AS u (a, n) ORDER BY n)
-		FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND p.prosecdef ORDER BY 1`)
-	if err != nil {
-		t.Fatal(err)
-	}
+		FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND p.prosecdef ORDER BY 1`))(t)
 	defer rows.Close()
 	for rows.Next() {
 		var d definer
 		var required int
 		var types []string
-		if err := rows.Scan(&d.name, &d.trigger, &required, &types); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, rows.Scan(&d.name, &d.trigger, &required, &types))
 		for _, of := range types {
 			sample, ok := samples[of]
 			if !ok {
@@ -343,14 +333,8 @@ func TestI5_NoCallCanBeTakenOverByABetterMatch(t *testing.T) {
 	const open = `f.provariadic <> 0 OR EXISTS (SELECT FROM pg_type y WHERE y.oid = ANY (f.proargtypes::oid[]) AND y.typtype = 'p' AND y.typname LIKE 'any%')`
 	texts := func(sql string) []string {
 		t.Helper()
-		rows, err := conn.Query(t.Context(), sql)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := must.Get(conn.Query(t.Context(), sql))(t)
+		all := must.Get(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 		return all
 	}
 	names := texts(`SELECT DISTINCT f.proname FROM pg_proc f WHERE f.pronamespace = 'pg_catalog'::regnamespace AND (` +
@@ -391,8 +375,7 @@ func TestI5_NoCallCanBeTakenOverByABetterMatch(t *testing.T) {
 
 // No function that runs with the rights of the schema's owner runs code that its caller brings.
 func TestI5_NoFunctionLendsItsRightsToCodeOfItsCaller(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	i := newIntruder(t, db)
 	all := definers(t, conn)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -26,9 +27,7 @@ type owner struct {
 func newTableOwner(t *testing.T, db *pgtest.DB, roles ...string) owner {
 	t.Helper()
 	o := owner{pool: db.Pool(t, login(t, db, roles...))}
-	if err := o.pool.QueryRow(t.Context(), "SELECT session_user::text").Scan(&o.name); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, o.pool.QueryRow(t.Context(), "SELECT session_user::text").Scan(&o.name))
 	conn := db.Conn(t)
 	execute(t, conn, fmt.Sprintf("CREATE SCHEMA %[1]s AUTHORIZATION %[1]s; CREATE TABLE %[1]s.accounts (id int, "+
 		"balance int); ALTER TABLE %[1]s.accounts OWNER TO %[1]s", o.name))
@@ -56,13 +55,10 @@ func hint(err error) string {
 }
 
 func TestOnlyOperatorsBypassGuards(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	o := newTableOwner(t, db, "pglock_user")
-	if err := fencedstore.GuardTable(t.Context(), o.pool, o.table()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, fencedstore.GuardTable(t.Context(), o.pool, o.table()))
 	execute(t, conn, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO PUBLIC; GRANT INSERT ON %s TO PUBLIC", o.name, o.table()))
 	write := "BEGIN; SELECT pglock.bypass_guards('because', 'alice'); INSERT INTO " + o.table() + " VALUES (1); COMMIT"
 	for who, pool := range map[string]*pgxpool.Pool{"nobody": db.Pool(t, login(t, db)),
@@ -88,8 +84,7 @@ func TestOnlyOperatorsBypassGuards(t *testing.T) {
 }
 
 func TestNobodyTouchesTheTablesThatProveAFence(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	l := mustAcquire(t, startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour)), "held")
@@ -129,17 +124,13 @@ func TestNobodyTouchesTheTablesThatProveAFence(t *testing.T) {
 }
 
 func TestOwnersGuardTheirTablesAndNobodyElseDoes(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	o := newTableOwner(t, db, "pglock_user")
 	stranger := newTableOwner(t, db)
 	other := db.Pool(t, login(t, db, "pglock_user"))
 	all := db.Pool(t, login(t, db, "pglock_admin"))
-	var trusted string
-	if err := all.QueryRow(t.Context(), "SELECT session_user::text").Scan(&trusted); err != nil {
-		t.Fatal(err)
-	}
+	trusted := pgtest.One[string](t, all, "SELECT session_user::text")
 	execute(t, conn, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO PUBLIC; GRANT ALL ON %s TO %s; REVOKE TRIGGER ON %[2]s "+
 		"FROM %[3]s", o.name, o.table(), trusted))
 	triggers := func() (n int) {
@@ -178,9 +169,7 @@ func TestOwnersGuardTheirTablesAndNobodyElseDoes(t *testing.T) {
 		}
 	}
 	refused("before it is guarded", false)
-	if err := fencedstore.GuardTable(t.Context(), o.pool, o.table(), fencedstore.WithTableKey("id")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, fencedstore.GuardTable(t.Context(), o.pool, o.table(), fencedstore.WithTableKey("id")))
 	refused("while it is guarded", true)
 	for _, pool := range []*pgxpool.Pool{o.pool, other, all} { // every user may see what is guarded
 		if guards, err := fencedstore.TableGuards(t.Context(), pool); err != nil || len(guards) != 1 ||
@@ -203,9 +192,7 @@ func TestOwnersGuardTheirTablesAndNobodyElseDoes(t *testing.T) {
 		}); err != nil {
 		t.Errorf("work that is done once by a plain user: %v", err)
 	}
-	if err := fencedstore.UnguardTable(t.Context(), o.pool, o.table()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, fencedstore.UnguardTable(t.Context(), o.pool, o.table()))
 	var events int // the history has only what the server itself did
 	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pglock.events").Scan(&events); err != nil ||
 		events != 0 {
@@ -216,8 +203,7 @@ func TestOwnersGuardTheirTablesAndNobodyElseDoes(t *testing.T) {
 // A partition that belongs to somebody else cannot be put under guard by the root's owner, and nothing is done by
 // halves.
 func TestGuardOfPartitionsNeedsThemAll(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	o := newTableOwner(t, db, "pglock_user")
 	execute(t, conn,
@@ -236,8 +222,7 @@ func TestGuardOfPartitionsNeedsThemAll(t *testing.T) {
 // The guard reads rows of tables whose owners are not trusted with pglock. Their code, such as a cast of a type, does
 // not run with the rights of pglock's owner, whatever the columns are and whenever they were made.
 func TestI5_CodeOfATablesOwnerDoesNotRunWithTheRightsOfPglock(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	victim := mustAcquire(t, startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour)), "victim")
 	o := newTableOwner(t, db, "pglock_user")
@@ -319,12 +304,9 @@ func TestI5_CodeOfATablesOwnerDoesNotRunWithTheRightsOfPglock(t *testing.T) {
 // Whatever triggers a user makes with pglock's functions, on tables of their own, the lists of everybody else still
 // work.
 func TestI11_OddTriggersOfOneUserDoNotBreakTheListOfGuards(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	o, other := newTableOwner(t, db, "pglock_user"), newTableOwner(t, db, "pglock_user")
-	if err := fencedstore.GuardTable(t.Context(), other.pool, other.table()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, fencedstore.GuardTable(t.Context(), other.pool, other.table()))
 	for i, arguments := range []string{``, `''`, `'a\000b'`, `'\'`, `'\\000', '\', ''`, `'a', 'b', 'c', 'd'`, `'ü%s'`,
 		`'` + strings.Repeat("x", 600) + `'`, `42, id`, `'a', 'NOSUCH'`} {
 		for f, when := range map[string]string{"of_statements": "BEFORE TRUNCATE ON %s FOR EACH STATEMENT",
@@ -363,8 +345,7 @@ func TestI11_OddTriggersOfOneUserDoNotBreakTheListOfGuards(t *testing.T) {
 // replaced by nobody. The guard against TRUNCATE can be; then everybody who looks sees it, and guard_table refuses
 // until the right is revoked.
 func TestI3_TheRightToMakeTriggersSwitchesNoGuardOfRowsOff(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	o, mallory := newTableOwner(t, db, "pglock_user"), newTableOwner(t, db, "pglock_user")
 	execute(t, conn,
@@ -395,9 +376,7 @@ func TestI3_TheRightToMakeTriggersSwitchesNoGuardOfRowsOff(t *testing.T) {
 			return ""
 		}
 		guard := func() error { return fencedstore.GuardTable(t.Context(), o.pool, guarded, c.opts...) }
-		if err := guard(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, guard())
 		execute(t, conn, fmt.Sprintf("GRANT ALL ON %s TO %s", table, mallory.name))
 		revoke := fmt.Sprintf("REVOKE TRIGGER ON %s FROM %s CASCADE", table, mallory.name)
 		if p := problem(); !strings.Contains(p, mallory.name+" may make triggers on "+table) ||
@@ -453,9 +432,7 @@ func TestI3_TheRightToMakeTriggersSwitchesNoGuardOfRowsOff(t *testing.T) {
 			t.Errorf("%s: doctor says %q, %v", c.table, found, err)
 		}
 		execute(t, conn, revoke)
-		if err := guard(); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, guard())
 		if p := problem(); p != "" {
 			t.Errorf("%s, guarded again: %s", c.table, p)
 		}
@@ -468,8 +445,7 @@ func TestI3_TheRightToMakeTriggersSwitchesNoGuardOfRowsOff(t *testing.T) {
 
 // A guard of TRUNCATE that asks for another resource is none, and does not stand for the guard.
 func TestI3_AGuardOfTruncateThatAsksForAnotherFenceIsFound(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	execute(t, conn, `CREATE TABLE accounts (id int); SELECT pglock.guard_table('accounts', 'zoo');
 		CREATE OR REPLACE TRIGGER pglock_guard_truncate BEFORE TRUNCATE ON accounts EXECUTE FUNCTION pglock.guard_write('zzz'); ALTER TABLE accounts ENABLE ALWAYS TRIGGER pglock_guard_truncate`)
@@ -479,9 +455,7 @@ func TestI3_AGuardOfTruncateThatAsksForAnotherFenceIsFound(t *testing.T) {
 			"pglock_guard_truncate of public.accounts is not as guard_table makes it") {
 		t.Errorf("%+v, %v", guards, err)
 	}
-	if err := fencedstore.GuardTable(t.Context(), conn, "accounts", fencedstore.WithTableResource("zoo")); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, fencedstore.GuardTable(t.Context(), conn, "accounts", fencedstore.WithTableResource("zoo")))
 	if guards, err := fencedstore.TableGuards(t.Context(), conn); err != nil || guards[0].Problem != "" {
 		t.Errorf("guarded again: %+v, %v", guards, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/lists"
@@ -48,8 +49,7 @@ func denied(err error) bool {
 }
 
 func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	user := login(t, db, "pglock_user")
@@ -59,9 +59,7 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 	if _, err := l.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := hooks.Of(l).Renew(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, hooks.Of(l).Renew(t.Context()))
 	if err := fencedstore.New(pool).Write(t.Context(), l, func(context.Context, pgx.Tx) error {
 		return nil
 	}); err != nil {
@@ -76,17 +74,13 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 		len(fences) != 1 {
 		t.Errorf("Fences = %v, %v", fences, err)
 	}
-	if err := mustAcquire(t, c, "other").Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, mustAcquire(t, c, "other").Release(t.Context()))
 	short := mustAcquire(t, c, "short", pglock.WithTTL(exercised))
 	deadline := short.Deadline()
 	pgtest.Eventually(t, "a heartbeat", func() bool {
 		return short.Deadline().After(deadline.Add(exercised/6)) || !short.Valid()
 	})
-	if err := short.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, short.Release(t.Context()))
 
 	places := mustAcquire(t, c, "places", pglock.WithLimit(2))
 	if err := fencedstore.New(pool).Write(t.Context(), places, func(context.Context, pgx.Tx) error {
@@ -99,9 +93,7 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 	if err := queues.Close(t.Context()); err != nil { // none of its statements is under way when rows are compared
 		t.Error(err)
 	}
-	if err := places.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, places.Release(t.Context()))
 
 	checkRefusals(t, conn, []refusal{
 		{"Break", func(ctx context.Context) error {
@@ -137,8 +129,7 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 }
 
 func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	c := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour))
@@ -200,12 +191,9 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 		"list_history", "prune_history", "prune_locks", "replay_history", "set_history"}, user...)
 	slices.Sort(admin)
 	for role, want := range map[string][]string{"pglock_user": user, "pglock_admin": admin} {
-		found, err := conn.Query(t.Context(),
+		found := must.Get(conn.Query(t.Context(),
 			`SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace
-			AND has_function_privilege($1, p.oid, 'EXECUTE') ORDER BY p.proname COLLATE "C"`, role)
-		if err != nil {
-			t.Fatal(err)
-		}
+			AND has_function_privilege($1, p.oid, 'EXECUTE') ORDER BY p.proname COLLATE "C"`, role))(t)
 		if names, err := pgx.CollectRows(found, pgx.RowTo[string]); err != nil || !slices.Equal(names, want) {
 			t.Errorf("%s may call %v, %v; want %v", role, names, err, want)
 		}
@@ -214,18 +202,16 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 
 // Everybody sees the IDs of sessions, but can do nothing in their name: that takes the key.
 func TestI5_NobodySpeaksForTheSessionOfAnother(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	c, waits := startClient(t, db.Pool(t)), startClient(t, db.Pool(t))
 	admin, l := newAdmin(t, db.Pool(t)), mustAcquire(t, c, "report")
-	acquired := make(chan error, 1)
-	go func() {
+	acquired := must.Go(func() error {
 		next, err := waits.Acquire(t.Context(), "report")
 		if err == nil {
 			err = next.Release(t.Context())
 		}
-		acquired <- err
-	}()
+		return err
+	})
 	var session string
 	pgtest.Eventually(t, "a ticket", func() bool {
 		waiters, err := lists.All(admin.Waiters(t.Context(), lockadmin.WaitersQuery{Lock: "report"}))
@@ -248,17 +234,12 @@ func TestI5_NobodySpeaksForTheSessionOfAnother(t *testing.T) {
 		!waiters[0].Alive {
 		t.Errorf("%+v, %v", waiters, err)
 	}
-	if err := l.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if err := <-acquired; err != nil {
-		t.Error(err)
-	}
+	must.Note(t, l.Release(t.Context()))
+	must.Note(t, <-acquired)
 }
 
 func TestOperatorBreaksAndReadsTheHistory(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	c := startClient(t, db.Pool(t, login(t, db, "pglock_admin")))
 	admin := newAdmin(t, db.Pool(t, login(t, db, "pglock_admin")))
 	l := mustAcquire(t, c, "report")
@@ -306,8 +287,7 @@ func TestUserWhoseRoleAHookOfThePoolSetsKeepsItsLeases(t *testing.T) {
 		},
 	} {
 		t.Run(hook, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			user := login(t, db)
 			pool := db.Pool(t, user, func(c *pgxpool.Config) {
 				execute(t, db.Conn(t), fmt.Sprintf("ALTER ROLE %[1]s NOINHERIT; GRANT pglock_user TO %[1]s",
@@ -319,16 +299,13 @@ func TestUserWhoseRoleAHookOfThePoolSetsKeepsItsLeases(t *testing.T) {
 			pgtest.Eventually(t, "a renewal", func() bool {
 				return l.Deadline().After(deadline.Add(exercised/6)) || !l.Valid()
 			})
-			if err := l.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, l.Release(t.Context()))
 		})
 	}
 }
 
 func TestStrangerIsRefusedWithTheRoleToGrant(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	_, err := pglock.New(t.Context(), db.Pool(t, login(t, db)))
 	if !errors.Is(err, pglock.ErrPermission) || !strings.Contains(err.Error(), "pglock_user") {
 		t.Errorf("%v, want ErrPermission that names pglock_user", err)
@@ -337,8 +314,7 @@ func TestStrangerIsRefusedWithTheRoleToGrant(t *testing.T) {
 
 // What the server refuses of a connection is no right on the locks: another role would not help.
 func TestAUserWhoMayNotConnectIsNotToldToTakeARole(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db.Conn(t), "REVOKE CONNECT ON DATABASE "+pgx.Identifier{db.Name()}.Sanitize()+" FROM PUBLIC")
 	pool := db.Pool(t, login(t, db, "pglock_user"))
 	_, err := pglock.New(t.Context(), pool)
@@ -352,8 +328,7 @@ func TestAUserWhoMayNotConnectIsNotToldToTakeARole(t *testing.T) {
 }
 
 func TestPublicMayExecuteAndReadNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	for what, sql := range map[string]string{
 		"execute": `SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
@@ -362,10 +337,7 @@ func TestPublicMayExecuteAndReadNothing(t *testing.T) {
 			WHERE c.relnamespace = 'pglock'::regnamespace AND a.grantee <> c.relowner`,
 		"use": `SELECT nspname FROM pg_namespace, aclexplode(nspacl) a WHERE nspname = 'pglock' AND a.grantee = 0`,
 	} {
-		rows, err := conn.Query(t.Context(), sql)
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := must.Get(conn.Query(t.Context(), sql))(t)
 		if found, err := pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || len(found) != 0 {
 			t.Errorf("everybody may %s %v, %v", what, found, err)
 		}
@@ -421,8 +393,7 @@ func TestFunctionsThatUsersCallOrThatHaveMoreRightsFixTheirSearchPath(t *testing
 }
 
 func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner := startClient(t, db.Pool(t, login(t, db, "pglock_user")), pglock.WithDefaultTTL(time.Hour))
 	l := mustAcquire(t, owner, "report")
 	const abandoned, queued, owned = "99999999-2222-3333-4444-555555555555", "99999999-2222-3333-4444-666666666666",
@@ -450,14 +421,8 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 			"WHERE schemaname = 'pglock'",
 		"SELECT x::text FROM pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s') x",
 	} {
-		rows, err := pool.Query(t.Context(), sql)
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := must.Get(pool.Query(t.Context(), sql))(t)
+		texts := must.Get(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 		for _, text := range texts {
 			for _, secret := range []string{exported(l).String(), abandoned, queued, owned} {
 				if strings.Contains(text, secret) {
@@ -502,11 +467,7 @@ func TestI5_NobodyReadsTheOwnersOfACircle(t *testing.T) {
 	ask("two", b, false)
 	ask("two", a, true)
 	ask("one", b, true)
-	var circle string
-	if err := conn.QueryRow(t.Context(),
-		`SELECT circle FROM pglock.look($1::text::uuid, 'h', '1 h', (SELECT array_agg(ticket) FROM pglock.list_waiters('one')))`, b).Scan(&circle); err != nil {
-		t.Fatal(err)
-	}
+	circle := pgtest.One[string](t, conn, `SELECT circle FROM pglock.look($1::text::uuid, 'h', '1 h', (SELECT array_agg(ticket) FROM pglock.list_waiters('one')))`, b)
 	var links []map[string]any
 	if err := json.Unmarshal([]byte(circle), &links); err != nil || len(links) != 2 || links[0]["lock"] != "one" ||
 		links[1]["lock"] != "two" {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
@@ -54,9 +55,7 @@ func TestThousandsOfLongLeasesCostNoShortOne(t *testing.T) {
 				leases = append(leases, mustAcquire(t, c, "short", WithTTL(MinTTL)))
 				time.Sleep(13 * time.Second)
 				for _, l := range leases {
-					if err := l.Err(); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, l.Err())
 				}
 				var last, worst time.Duration
 				round := 0
@@ -84,9 +83,7 @@ func TestThousandsOfLongLeasesCostNoShortOne(t *testing.T) {
 // Requests to take back are as many as calls gave up at once, and each of them wants to be gone soon. Leases come
 // first.
 func TestThousandsOfRequestsToTakeBackCostNoLease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
 			time.Sleep(3 * backCost)
 			return protocol.TakenBack{}, nil
@@ -97,9 +94,7 @@ func TestThousandsOfRequestsToTakeBackCostNoLease(t *testing.T) {
 			leaves(c, fmt.Sprint("given up ", i), false)
 		}
 		time.Sleep(30_000 * 4 * backCost)
-		if err := errors.Join(short.Err(), long.Err()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, errors.Join(short.Err(), long.Err()))
 		if _, _, n := left(c); n != 0 {
 			t.Errorf("%d are left", n)
 		}
@@ -108,9 +103,7 @@ func TestThousandsOfRequestsToTakeBackCostNoLease(t *testing.T) {
 
 // A statement for leases of five minutes has the time that such leases have, and keeps no other waiting.
 func TestAStatementRenewsLeasesOfSimilarTTLOnly(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		ttls := make(map[string]time.Duration)
 		limits := make(map[time.Duration]time.Duration)
 		s.onRenewAll = func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
@@ -150,9 +143,7 @@ func TestAStatementRenewsLeasesOfSimilarTTLOnly(t *testing.T) {
 // requests to take back as well; then they go beside it, on another connection. The statement itself has the time of
 // its own leases: it may only be slow.
 func TestASilentStatementIsLeftBehindAndNotCutOff(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		var hung time.Duration
 		s.onRenewAll = func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
@@ -213,51 +204,44 @@ func TestASilentStatementIsLeftBehindAndNotCutOff(t *testing.T) {
 // connection serves others too, and stays open: it may only be slow, and no other may be there.
 func TestASlowRenewalOfAShortLeaseCostsNeitherTheLeaseNorTheConnection(t *testing.T) {
 	for name, answers := range map[string]bool{"it is answered late": true, "it is never answered": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				var slow []time.Duration
-				s.onRenewAll = func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
-					error) {
-					if len(s.of("renewAll"))%10 == 5 {
-						began := time.Now()
-						if answers {
-							wait(ctx, time.Second)
-						} else {
-							<-ctx.Done()
-						}
-						s.set(func() { slow = append(slow, time.Since(began)) })
-						if ctx.Err() != nil {
-							return nil, ctx.Err()
-						}
-					}
-					return s.renewed(claims), nil
-				}
-				l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(MinTTL))
-				time.Sleep(10 * time.Second)
-				if err := l.Err(); err != nil {
-					t.Error(err)
-				}
-				s.set(func() {
-					want := cutOff
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			var slow []time.Duration
+			s.onRenewAll = func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+				error) {
+				if len(s.of("renewAll"))%10 == 5 {
+					began := time.Now()
 					if answers {
-						want = time.Second
+						wait(ctx, time.Second)
+					} else {
+						<-ctx.Done()
 					}
-					if len(slow) < 10 || slices.Min(slow) != want || slices.Max(slow) != want {
-						t.Errorf("%d slow renewals were under way for %v to %v, want %v", len(slow), slices.Min(slow),
-							slices.Max(slow), want)
+					s.set(func() { slow = append(slow, time.Since(began)) })
+					if ctx.Err() != nil {
+						return nil, ctx.Err()
 					}
-				})
+				}
+				return s.renewed(claims), nil
+			}
+			l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(MinTTL))
+			time.Sleep(10 * time.Second)
+			must.Note(t, l.Err())
+			s.set(func() {
+				want := cutOff
+				if answers {
+					want = time.Second
+				}
+				if len(slow) < 10 || slices.Min(slow) != want || slices.Max(slow) != want {
+					t.Errorf("%d slow renewals were under way for %v to %v, want %v", len(slow), slices.Min(slow),
+						slices.Max(slow), want)
+				}
 			})
-		})
+		}))
 	}
 }
 
 // The renewals of a class come together. One that is under way does not come again with another.
 func TestALeaseWhoseRenewalIsUnderWayIsNotAskedForAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onRenewAll = func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 			if len(s.of("renewAll")) == 1 {
 				<-ctx.Done()
@@ -322,9 +306,7 @@ func TestClientsThatFailTogetherComeBackApart(t *testing.T) {
 
 // The first attempt has no answer, the second renews the lease. That the first has failed in the end changes nothing.
 func TestALateFailureOfARenewalChangesNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onRenewAll = func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 			if len(s.of("renewAll")) == 1 {
 				<-ctx.Done()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/queue"
@@ -25,20 +26,15 @@ func TestClientAndServerReckonDigestsAlike(t *testing.T) {
 		}
 	}
 	first, id, key := uuid.NewString(), uuid.New(), uuid.NewString()
-	var token int64
-	if err := conn.QueryRow(t.Context(), "SELECT token FROM pglock.acquire_lease('report', $1::text::uuid, "+
-		"$2::text::uuid, 'h', '1 h')", first, key).Scan(&token); err != nil {
-		t.Fatal(err)
-	}
+	token := pgtest.One[int64](t, conn, "SELECT token FROM pglock.acquire_lease('report', $1::text::uuid, "+
+		"$2::text::uuid, 'h', '1 h')", first, key)
 	// A free lock's row has the session that every other place has.
 	for _, name := range []string{"report", "free"} {
 		if name == "free" {
 			for _, sql := range []string{"SELECT pglock.release_lease('free', a.token, $1::text::uuid) FROM " +
 				"pglock.acquire_lease('free', $1::text::uuid, gen_random_uuid(), 'h', '1 h') a",
 				"SELECT pglock.acquire_lease('free', gen_random_uuid(), $1::text::uuid, 'h', '1 h')"} {
-				if _, err := conn.Exec(t.Context(), sql, key); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(conn.Exec(t.Context(), sql, key))(t)
 			}
 		}
 		var session string
@@ -47,16 +43,10 @@ func TestClientAndServerReckonDigestsAlike(t *testing.T) {
 			t.Errorf("%s is held by session %s, %v", name, session, err)
 		}
 	}
-	var ticket int64
-	if err := conn.QueryRow(t.Context(), "SELECT (more ->> 'ticket')::bigint FROM pglock.acquire_lease('report', "+
-		"$1::text::uuid, $2::text::uuid, 'h', '1 h', p_wait => true)", id.String(), key).Scan(&ticket); err != nil {
-		t.Fatal(err)
-	}
-	var text string
-	if err := conn.QueryRow(t.Context(), "SELECT more -> 'handed' -> 'hints' ->> 0 FROM "+
-		"pglock.release_lease('report', $1, $2::text::uuid)", token, first).Scan(&text); err != nil {
-		t.Fatal(err)
-	}
+	ticket := pgtest.One[int64](t, conn, "SELECT (more ->> 'ticket')::bigint FROM pglock.acquire_lease('report', "+
+		"$1::text::uuid, $2::text::uuid, 'h', '1 h', p_wait => true)", id.String(), key)
+	text := pgtest.One[string](t, conn, "SELECT more -> 'handed' -> 'hints' ->> 0 FROM "+
+		"pglock.release_lease('report', $1, $2::text::uuid)", token, first)
 	for grantID, known := range map[uuid.UUID]bool{id: true, uuid.New(): false} {
 		q, waits := queue.New(time.Minute), queue.NewTicket(&owner{}, time.Minute, true)
 		q.Put(waits, grantID, protocol.Answer{Ticket: ticket}, trust.Instant{}, trust.Instant{})

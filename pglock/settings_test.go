@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/lists"
@@ -63,10 +64,7 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 			return time.Until(l.Deadline()) <= exercised
 		})
 		pgtest.Eventually(t, "the lock is taken for its TTL again", func() bool {
-			left, err := l.Check(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			left := must.Get(l.Check(t.Context()))(t)
 			return left <= exercised
 		})
 	}
@@ -300,8 +298,7 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			execute(t, db.Conn(t), hostile)
 			exercise(t, db.Pool(t, change), "pglock")
 		})
@@ -310,8 +307,7 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 
 // Texts from Go are UTF-8. Where the server takes them for another encoding, two programs would hold one name at once.
 func TestI1_AConnectionOfAnotherEncodingIsRefused(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool, conn := db.Pool(t), db.Conn(t)
 	c := startClient(t, pool)
 	execute(t, conn, "ALTER DATABASE "+pgx.Identifier{db.Name()}.Sanitize()+" SET client_encoding = 'LATIN1'")
@@ -329,8 +325,7 @@ func TestI1_AConnectionOfAnotherEncodingIsRefused(t *testing.T) {
 }
 
 func TestRolesTimeoutsCostNoWaitingCall(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool, conn := db.Pool(t), db.Conn(t)
 	a, b := startClient(t, db.Pool(t)), startClient(t, pool)
 	l := mustAcquire(t, a, "report")
@@ -340,46 +335,31 @@ func TestRolesTimeoutsCostNoWaitingCall(t *testing.T) {
 		execute(t, conn, "ALTER DATABASE "+pgx.Identifier{db.Name()}.Sanitize()+" SET "+short)
 	}
 	pool.Reset()
-	acquired := make(chan error, 1)
-	go func() {
+	acquired := must.Go(func() error {
 		next, err := b.Acquire(t.Context(), "report")
 		if err == nil {
 			err = next.Release(t.Context())
 		}
-		acquired <- err
-	}()
+		return err
+	})
 	pgtest.Eventually(t, "the waiting call's ticket", func() bool {
-		var queued bool
-		if err := conn.QueryRow(t.Context(),
-			"SELECT EXISTS (SELECT FROM pglock.waiters WHERE name = 'report')").Scan(&queued); err != nil {
-			t.Fatal(err)
-		}
+		queued := pgtest.One[bool](t, conn, "SELECT EXISTS (SELECT FROM pglock.waiters WHERE name = 'report')")
 		return queued
 	})
-	if err := l.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-acquired; err != nil {
-		t.Error(err)
-	}
+	must.Do(t, l.Release(t.Context()))
+	must.Note(t, <-acquired)
 }
 
 func TestEverythingWorksInASchemaWithAnOddName(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	const schema = `My "odd" Schema`
-	if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema(schema)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), db.URL(), migrations.WithSchema(schema)))
 	exercise(t, db.Pool(t), schema)
 }
 
 func TestSchemasOfOneDatabaseAreApart(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
-	if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema("other")); err != nil {
-		t.Fatal(err)
-	}
+	db := pgtest.Parallel(t)
+	must.Do(t, migrations.Up(t.Context(), db.URL(), migrations.WithSchema("other")))
 	pool := db.Pool(t)
 	a := mustAcquire(t, startClient(t, pool), "report")
 	b := mustAcquire(t, startClient(t, pool, pglock.WithSchema("other")), "report")
@@ -417,30 +397,20 @@ func TestUnreachableServerIsNamedWithTheReason(t *testing.T) {
 }
 
 func TestClosedPoolIsReportedAtOnce(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
-	pool, err := pgxpool.New(t.Context(), db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := pgtest.Parallel(t)
+	pool := must.Get(pgxpool.New(t.Context(), db.URL()))(t)
+	c := must.Get(pglock.New(t.Context(), pool))(t)
 	pool.Close()
 	began := time.Now()
 	if _, err := c.TryAcquire(t.Context(), "report"); err == nil || errors.Is(err, pglock.ErrOutcomeUnknown) ||
 		time.Since(began) > 5*time.Second {
 		t.Errorf("%v after %v, want the closed pool at once", err, time.Since(began))
 	}
-	if err := c.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, c.Close(t.Context()))
 }
 
 func TestReadOnlySessionIsRefusedAndChangesNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	pool := db.Pool(t)
@@ -476,8 +446,7 @@ func TestReadOnlySessionIsRefusedAndChangesNothing(t *testing.T) {
 
 // A call that leaves its statement costs no connection: the statement ends by itself, and its result is taken back.
 func TestCallThatLeavesItsStatementCostsNoConnection(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, pool := db.Conn(t), db.Pool(t)
 	c := startClient(t, pool)
 	execute(t, conn, "SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 h')")
@@ -485,17 +454,10 @@ func TestCallThatLeavesItsStatementCostsNoConnection(t *testing.T) {
 	before := pool.Stat().NewConnsCount()
 	for range 5 {
 		ctx, cancel := context.WithCancel(t.Context())
-		left := make(chan error, 1)
-		go func() {
-			_, err := c.Acquire(ctx, "report")
-			left <- err
-		}()
+		left := must.Go(func() error { _, err := c.Acquire(ctx, "report"); return err })
 		pgtest.Eventually(t, "the statement that waits for the row", func() bool {
-			var blocked bool
-			if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pg_backend_pid() "+
-				"= ANY (pg_blocking_pids(pid)))").Scan(&blocked); err != nil {
-				t.Fatal(err)
-			}
+			blocked := pgtest.One[bool](t, conn, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pg_backend_pid() "+
+				"= ANY (pg_blocking_pids(pid)))")
 			return blocked
 		})
 		began := time.Now()
@@ -506,10 +468,7 @@ func TestCallThatLeavesItsStatementCostsNoConnection(t *testing.T) {
 	}
 	execute(t, conn, "COMMIT")
 	pgtest.Eventually(t, "the end of what the calls have left", func() bool {
-		var tickets int
-		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pglock.waiters").Scan(&tickets); err != nil {
-			t.Fatal(err)
-		}
+		tickets := pgtest.One[int](t, conn, "SELECT count(*) FROM pglock.waiters")
 		return tickets == 0 && pool.Stat().AcquiredConns() == 0
 	})
 	if made := pool.Stat().NewConnsCount() - before; made > int64(pool.Config().MaxConns) ||

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -22,9 +23,7 @@ func moments(calls []call) (at []int) {
 
 // However long the TTL is, and however many leases there are: one statement every ten seconds.
 func TestAHolderGivesASignOfLifeEveryTenSeconds(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		for i := range 1000 {
 			mustAcquire(t, c, fmt.Sprint("report ", i), WithTTL(time.Hour))
@@ -46,16 +45,12 @@ func TestAHolderGivesASignOfLifeEveryTenSeconds(t *testing.T) {
 }
 
 func TestALeaseThatEndsSoonCostsNoSign(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		for range 5 {
 			l := mustAcquire(t, c, "report", WithTTL(time.Hour))
 			time.Sleep(9 * time.Second)
-			if err := l.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, l.Release(t.Context()))
 		}
 		time.Sleep(time.Minute)
 		if signs := s.of("sign"); len(signs) != 0 {
@@ -66,9 +61,7 @@ func TestALeaseThatEndsSoonCostsNoSign(t *testing.T) {
 
 // Renewals of the lease are signs, unless they come too rarely. So a short lease does not hide a long one.
 func TestRenewalsInTimeAreSigns(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		mustAcquire(t, c, "short", WithTTL(30*time.Second))
 		time.Sleep(65 * time.Second)
@@ -85,14 +78,10 @@ func TestRenewalsInTimeAreSigns(t *testing.T) {
 
 // An extended lease lasts long after its client has died, so the server hears how long.
 func TestAnExtendedLeaseIsToldWithSigns(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
-		if _, err := l.Extend(t.Context(), time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(l.Extend(t.Context(), time.Hour))(t)
 		time.Sleep(35 * time.Second)
 		signs := s.of("sign")
 		if len(signs) != 4 || signs[0].wait < 59*time.Minute {
@@ -103,9 +92,7 @@ func TestAnExtendedLeaseIsToldWithSigns(t *testing.T) {
 
 // A sign names the locks that the client may hold for the longest: by these names people find what a dead one held.
 func TestASignNamesTheLocksThatAreHeldForTheLongest(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		for n := range 25 {
 			mustAcquire(t, c, fmt.Sprintf("lock %d", n), WithTTL(time.Hour+time.Duration(n)*time.Minute))
@@ -142,9 +129,7 @@ func TestLooksAreSigns(t *testing.T) {
 }
 
 func TestASignThatFailsIsRepeatedSoon(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		fails := 3
 		s.onSign = func(context.Context) error {
 			if fails--; fails >= 0 {
@@ -169,16 +154,12 @@ func TestASignThatFailsIsRepeatedSoon(t *testing.T) {
 
 // A sign that hangs holds up no renewal.
 func TestASignThatHangsCostsNoLease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onSign = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		c := startClient(t, s, trust.SystemClock())
 		long, short := mustAcquire(t, c, "long", WithTTL(time.Hour)), mustAcquire(t, c, "short", WithTTL(MinTTL))
 		time.Sleep(time.Minute)
-		if err := errors.Join(long.Err(), short.Err()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, errors.Join(long.Err(), short.Err()))
 	})
 }
 
@@ -195,35 +176,32 @@ func TestWhoLosesItsConnectionGivesASignOfLifeSoon(t *testing.T) {
 		},
 		"neither": func(*testing.T, *fakeStore, *Client) {},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				c := startClient(t, s, trust.SystemClock())
-				has(t, s, c)
-				time.Sleep(3 * time.Second)
-				s.set(func() { s.onSign = func(context.Context) error { return errReset } })
-				s.trouble.Lost()
-				time.Sleep(5500 * time.Millisecond)
-				s.set(func() { s.onSign = nil })
-				time.Sleep(signPause + time.Millisecond)
-				signs := s.of("sign")
-				if name == "neither" {
-					if len(signs) > 0 {
-						t.Errorf("signs at %v", moments(signs))
-					}
-					return
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			c := startClient(t, s, trust.SystemClock())
+			has(t, s, c)
+			time.Sleep(3 * time.Second)
+			s.set(func() { s.onSign = func(context.Context) error { return errReset } })
+			s.trouble.Lost()
+			time.Sleep(5500 * time.Millisecond)
+			s.set(func() { s.onSign = nil })
+			time.Sleep(signPause + time.Millisecond)
+			signs := s.of("sign")
+			if name == "neither" {
+				if len(signs) > 0 {
+					t.Errorf("signs at %v", moments(signs))
 				}
-				if len(signs) < 8 || len(signs) > 18 || signs[0].at > 3*time.Second+signPause ||
-					signs[len(signs)-1].at < 8500*time.Millisecond {
-					t.Errorf("%d signs, want one in each %v from the loss until it was answered: %v", len(signs),
-						signPause, signs)
-				}
-				time.Sleep(500 * time.Millisecond)
-				if n := len(s.of("sign")); n != len(signs) {
-					t.Errorf("%d more soon after", n-len(signs))
-				}
-			})
-		})
+				return
+			}
+			if len(signs) < 8 || len(signs) > 18 || signs[0].at > 3*time.Second+signPause ||
+				signs[len(signs)-1].at < 8500*time.Millisecond {
+				t.Errorf("%d signs, want one in each %v from the loss until it was answered: %v", len(signs),
+					signPause, signs)
+			}
+			time.Sleep(500 * time.Millisecond)
+			if n := len(s.of("sign")); n != len(signs) {
+				t.Errorf("%d more soon after", n-len(signs))
+			}
+		}))
 	}
 }
 

@@ -17,9 +17,7 @@ import (
 // Each look that is given up costs a connection of a server, or a pooler, that hangs. Until the session may count as
 // dead another is worth it. From then on one look at a time waits for the answer, and has it at once when it comes.
 func TestASilentServerIsLookedAtWithoutHaste(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		queued(s, time.Hour)
 		answer := make(chan struct{})
 		s.onLook = func(ctx context.Context, _ []int64) (map[int64]protocol.Sighting, error) {
@@ -56,9 +54,7 @@ func TestASilentServerIsLookedAtWithoutHaste(t *testing.T) {
 
 // However long a server is silent, few statements are under way, and each lease is in one of them.
 func TestASilentServerIsNotFlooded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		queued(s, time.Hour)
 		var asked []string
 		statements, most, looks, mostLooks := 0, 0, 0, 0

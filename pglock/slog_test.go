@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -168,9 +169,7 @@ func TestSlogObserverOfAClientIsQuietWhileAllIsWell(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock(),
 			WithObserver(SlogObserver(slog.New(slog.NewTextHandler(&out, nil)))))
 		for range 10 {
-			if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, mustAcquire(t, c, "report").Release(t.Context()))
 		}
 		l := mustAcquire(t, c, "kept")
 		time.Sleep(time.Hour)

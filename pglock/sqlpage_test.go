@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -16,15 +17,12 @@ import (
 // question mark after each that may be left out.
 func TestThePageOfTheSQLFunctionsNamesEveryArgument(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/sql-api.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../docs/sql-api.md"))(t)
 	type function struct {
 		Name      string
 		Arguments []string
 	}
-	rows, err := pgtest.Database(t).Conn(t).Query(t.Context(), `
+	rows := must.Get(pgtest.Database(t).Conn(t).Query(t.Context(), `
 		SELECT p.proname::text AS name, ARRAY(
 			SELECT substr(a.name, 3) || CASE WHEN a.n > p.pronargs - p.pronargdefaults THEN '?' ELSE '' END
 			FROM unnest(p.proargnames) WITH ORDINALITY a (name, n)
@@ -32,10 +30,7 @@ func TestThePageOfTheSQLFunctionsNamesEveryArgument(t *testing.T) {
 		FROM pg_proc p
 		WHERE p.pronamespace = 'pglock'::regnamespace AND has_function_privilege('pglock_admin', p.oid, 'EXECUTE')
 			AND p.proname NOT IN ('backend_pids', 'guard_write', 'made_triggers', 'guard_triggers', 'key_column',
-				'key_columns') -- for other functions`)
-	if err != nil {
-		t.Fatal(err)
-	}
+				'key_columns') -- for other functions`))(t)
 	functions, err := pgx.CollectRows(rows, pgx.RowToStructByName[function])
 	if err != nil || len(functions) == 0 {
 		t.Fatalf("%d functions: %v", len(functions), err)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -20,15 +21,13 @@ func newerSchema(servesFrom int) string {
 
 // Programs start again between the migration and the roll-out of the new library.
 func TestClientWorksWithANewerSchemaThatServesItsVersion(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db.Conn(t), newerSchema(pglock.SchemaVersion))
 	mustAcquire(t, startClient(t, db.Pool(t)), "report")
 }
 
 func TestClientRefusesASchemaThatDoesNotFitAndTellsWhatToRun(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, pool := db.Conn(t), db.Pool(t)
 	where := fmt.Sprintf("database %q of ", db.Name())
 	const sequence = "ALTER SEQUENCE pglock.fencing_token_seq "
@@ -89,8 +88,6 @@ func TestClientThatMeetsAnOlderSchemaSaysWhichVersionItNeedsAndHowToGetIt(t *tes
 		schema.Schema != "pglock" || schema.Have != 0 || schema.Need != pglock.SchemaVersion {
 		t.Fatalf("%v, want a SchemaError with versions 0 and %d", err, pglock.SchemaVersion)
 	}
-	if err := migrations.Up(t.Context(), db.URL()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), db.URL()))
 	mustAcquire(t, startClient(t, pool), "report")
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -18,23 +19,17 @@ import (
 func TestI6_TheEndOfALeaseWithALostAttemptSpendsItsGrantID(t *testing.T) {
 	for way, end := range map[string]func(t *testing.T, c *Client, l *Lease){
 		"released": func(t *testing.T, _ *Client, l *Lease) {
-			if err := l.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, l.Release(t.Context()))
 			if err := l.Release(t.Context()); !errors.Is(err, ErrReleased) {
 				t.Errorf("a second release: %v", err)
 			}
 		},
 		"closed": func(t *testing.T, c *Client, _ *Lease) {
-			if err := c.Close(t.Context()); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, c.Close(t.Context()))
 		},
 		"handed over": func(t *testing.T, c *Client, l *Lease) {
 			next := lined(t.Context(), c, WithHolder("next"))
-			if err := l.HandOver(t.Context(), "next"); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, l.HandOver(t.Context(), "next"))
 			serveAll(t, []chan acquired{next})
 		},
 		"lost": func(t *testing.T, c *Client, l *Lease) {
@@ -80,9 +75,7 @@ func TestI6_TheEndOfALeaseWithALostAttemptSpendsItsGrantID(t *testing.T) {
 
 // Where the lease has run out, the statement that spends its grant ID serves those behind it.
 func TestWhoeverIsServedWhenAGrantIDIsSpentIsTold(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
 		s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
 			if len(s.of("acquire")) == 1 {
@@ -124,17 +117,12 @@ func TestI6_AGrantIDThatIsReplacedAfterALostAnswerIsSpent(t *testing.T) {
 				return nil
 			}
 		})
-		l, err := c.Acquire(t.Context(), "report", WithTTL(time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(c.Acquire(t.Context(), "report", WithTTL(time.Second)))(t)
 		asked := s.of("acquire")
 		if len(asked) != 4 || asked[2].grantID != asked[0].grantID || asked[3].grantID == asked[0].grantID {
 			t.Fatalf("%d requests, want three with one grant ID and then one with another", len(asked))
 		}
-		if err := l.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, l.Release(t.Context()))
 		synctest.Wait()
 		if _, err := s.acquired(t.Context(), asked[1].request); protocol.State(err) != protocol.StateSpentGrantID {
 			t.Errorf("the attempt that arrives late: %v, want %s", err, protocol.StateSpentGrantID)

@@ -17,55 +17,51 @@ import (
 // shows it; but none that a call waits for, or may still learn of.
 func TestTrap9_TicketThatNobodyWaitsForIsTakenBack(t *testing.T) {
 	for _, asking := range []bool{false, true} {
-		t.Run(map[bool]string{false: "nobody is asking", true: "a call is asking"}[asking], func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, time.Hour)
-				c := startClient(t, s, trust.SystemClock())
-				_, waits := waiting(t.Context(), t, c, "report")
-				if asking {
-					slow := s.onAcquire
-					s.set(func() {
-						s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
-							time.Sleep(10 * time.Second)
-							return slow(ctx, asked)
-						}
-					})
-					calling(t.Context(), c, "other")
-					synctest.Wait()
-				}
-				stray := uuid.New()
-				q.mu.Lock()
-				q.tickets[stray] = fakeTicket{"lost", 4711}
-				q.mu.Unlock()
-				began := time.Now()
-				gone := func() bool {
-					return slices.ContainsFunc(s.of("giveUp"), func(up call) bool { return up.grantID == stray })
-				}
-				for !gone() && time.Since(began) < time.Minute {
-					time.Sleep(100 * time.Millisecond)
-				}
-				took, least, most := time.Since(began), time.Duration(0), 3*lastLook
-				if asking {
-					least, most = 9*time.Second, 10*time.Second+3*lastLook
-				}
-				if took < least || took > most {
-					t.Errorf("taken back after %v, want %v to %v", took, least, most)
-				}
-				if len(waits) != 0 || len(s.of("giveUp")) != 1 {
-					t.Errorf("a wait ended, or others were taken back: %v", s.of("giveUp"))
-				}
-			})
-		})
+		name := map[bool]string{false: "nobody is asking", true: "a call is asking"}[asking]
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			q := queued(s, time.Hour)
+			c := startClient(t, s, trust.SystemClock())
+			_, waits := waiting(t.Context(), t, c, "report")
+			if asking {
+				slow := s.onAcquire
+				s.set(func() {
+					s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
+						time.Sleep(10 * time.Second)
+						return slow(ctx, asked)
+					}
+				})
+				calling(t.Context(), c, "other")
+				synctest.Wait()
+			}
+			stray := uuid.New()
+			q.mu.Lock()
+			q.tickets[stray] = fakeTicket{"lost", 4711}
+			q.mu.Unlock()
+			began := time.Now()
+			gone := func() bool {
+				return slices.ContainsFunc(s.of("giveUp"), func(up call) bool { return up.grantID == stray })
+			}
+			for !gone() && time.Since(began) < time.Minute {
+				time.Sleep(100 * time.Millisecond)
+			}
+			took, least, most := time.Since(began), time.Duration(0), 3*lastLook
+			if asking {
+				least, most = 9*time.Second, 10*time.Second+3*lastLook
+			}
+			if took < least || took > most {
+				t.Errorf("taken back after %v, want %v to %v", took, least, most)
+			}
+			if len(waits) != 0 || len(s.of("giveUp")) != 1 {
+				t.Errorf("a wait ended, or others were taken back: %v", s.of("giveUp"))
+			}
+		}))
 	}
 }
 
 // A call whose ticket the server has lost asks again, and the server writes another one. However late the answer comes,
 // that ticket is the call's, and no stray: to take it back would lose the call's place, or end its lease.
 func TestTrap9_TicketOfACallThatAsksAgainIsNotTakenBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		c := startClient(t, s, trust.SystemClock())
 		id, waits := waiting(t.Context(), t, c, "report")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/takeback"
 	"github.com/pglock-dev/pglock/internal/trust"
@@ -25,9 +26,7 @@ func leaves(c *Client, name string, spend bool) *takeback.Request {
 // However many requests there are to take back, one statement takes back at most the limit, and only those of one
 // kind.
 func TestRequestsAreTakenBackInStatementsOfOneKindEach(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
 			time.Sleep(time.Millisecond / takeback.Most) // a statement takes its time
 			return protocol.TakenBack{Place: 7}, nil
@@ -80,68 +79,62 @@ func TestWhatCannotBeTakenBackIsTriedAgain(t *testing.T) {
 		"no right, for a time": {sqlError("42501"), refusedFor - time.Second, true},
 		"no right":             {sqlError("42501"), time.Hour, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
-					if time.Since(s.began) < tc.lasts {
-						return protocol.TakenBack{}, tc.err
-					}
-					return protocol.TakenBack{}, nil
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
+				if time.Since(s.began) < tc.lasts {
+					return protocol.TakenBack{}, tc.err
 				}
-				c := startClient(t, s, trust.SystemClock())
-				u := leaves(c, "report", false)
-				time.Sleep(tc.lasts + 2*lastTakeBack)
-				tries := s.of("giveUp")
-				for i, try := range tries[1:] {
-					if gap, want := try.at-tries[i].at, min(firstTakeBack<<min(i, 10), lastTakeBack); gap != want {
-						t.Errorf("attempt %d came %v after the one before, want %v", i+1, gap, want)
-					}
+				return protocol.TakenBack{}, nil
+			}
+			c := startClient(t, s, trust.SystemClock())
+			u := leaves(c, "report", false)
+			time.Sleep(tc.lasts + 2*lastTakeBack)
+			tries := s.of("giveUp")
+			for i, try := range tries[1:] {
+				if gap, want := try.at-tries[i].at, min(firstTakeBack<<min(i, 10), lastTakeBack); gap != want {
+					t.Errorf("attempt %d came %v after the one before, want %v", i+1, gap, want)
 				}
-				if told := len(u.Done) == 1; told != tc.told {
-					t.Errorf("taken back: %v, after %d attempts", told, len(tries))
-				}
-				if last := tries[len(tries)-1].at; !tc.told && (last < refusedFor || last > refusedFor+2*lastTakeBack) {
-					t.Errorf("the last attempt came after %v, want %v", last, refusedFor)
-				}
-				leaves(c, "another", false) // what failed before says nothing of this
-				synctest.Wait()
-				if now := s.of("giveUp"); tc.told && now[len(now)-1].at != time.Since(s.began) {
-					t.Errorf("the next was not taken back at once, but at %v", now[len(now)-1].at)
-				}
-			})
-		})
+			}
+			if told := len(u.Done) == 1; told != tc.told {
+				t.Errorf("taken back: %v, after %d attempts", told, len(tries))
+			}
+			if last := tries[len(tries)-1].at; !tc.told && (last < refusedFor || last > refusedFor+2*lastTakeBack) {
+				t.Errorf("the last attempt came after %v, want %v", last, refusedFor)
+			}
+			leaves(c, "another", false) // what failed before says nothing of this
+			synctest.Wait()
+			if now := s.of("giveUp"); tc.told && now[len(now)-1].at != time.Since(s.began) {
+				t.Errorf("the next was not taken back at once, but at %v", now[len(now)-1].at)
+			}
+		}))
 	}
 }
 
 // One request that the server cannot take back now does not keep the others from being taken back.
 func TestOneRequestThatCannotBeTakenBackLeavesTheOthersAlone(t *testing.T) {
 	for _, code := range []string{"55P03", "40P01", "XX000"} {
-		t.Run(code, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				s.onGiveUp = func(_ context.Context, u protocol.RequestID) (protocol.TakenBack, error) {
-					if u.Name == "report 42" {
-						return protocol.TakenBack{}, sqlError(code)
-					}
-					return protocol.TakenBack{}, nil
+		t.Run(code, fakeClock(func(t *testing.T, s *fakeStore) {
+			s.onGiveUp = func(_ context.Context, u protocol.RequestID) (protocol.TakenBack, error) {
+				if u.Name == "report 42" {
+					return protocol.TakenBack{}, sqlError(code)
 				}
-				c := startClient(t, s, trust.SystemClock())
-				var ups []*takeback.Request
-				for i := range 100 {
-					ups = append(ups, leaves(c, fmt.Sprint("report ", i), false))
+				return protocol.TakenBack{}, nil
+			}
+			c := startClient(t, s, trust.SystemClock())
+			var ups []*takeback.Request
+			for i := range 100 {
+				ups = append(ups, leaves(c, fmt.Sprint("report ", i), false))
+			}
+			time.Sleep(5 * firstTakeBack)
+			for i, u := range ups {
+				if told := len(u.Done) == 1; told != (i != 42) {
+					t.Errorf("report %d was taken back: %v", i, told)
 				}
-				time.Sleep(5 * firstTakeBack)
-				for i, u := range ups {
-					if told := len(u.Done) == 1; told != (i != 42) {
-						t.Errorf("report %d was taken back: %v", i, told)
-					}
-				}
-				if n := len(s.of("giveUp")); n > 40 {
-					t.Errorf("%d statements for 100 requests, one of which fails", n)
-				}
-			})
-		})
+			}
+			if n := len(s.of("giveUp")); n > 40 {
+				t.Errorf("%d statements for 100 requests, one of which fails", n)
+			}
+		}))
 	}
 }
 
@@ -165,9 +158,7 @@ func locked(names ...string) func(ctx context.Context, asked []string) error {
 
 // Rows that stay locked take up all the time of an attempt. The others get their turn, whenever they have come.
 func TestRequestsWhoseRowsStayLockedKeepNoOthersFromBeingTakenBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		rows := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
 		refuse := locked(rows...)
 		s.onGiveUp = func(ctx context.Context, r protocol.RequestID) (protocol.TakenBack, error) {
@@ -234,9 +225,7 @@ func TestCloseReleasesWhatItCanBesideRowsThatStayLocked(t *testing.T) {
 
 // When a request is taken back, others are told what they were granted by that, and our own at once.
 func TestGrantsThatATakingBackMakesPossibleAreTold(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
@@ -266,43 +255,38 @@ func TestGrantsThatATakingBackMakesPossibleAreTold(t *testing.T) {
 // is tried again with fewer.
 func TestTakingBackThatHangsCostsNoLease(t *testing.T) {
 	for _, ttl := range []time.Duration{MinTTL, time.Second, 10 * time.Second, time.Hour} {
-		t.Run(ttl.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				var hung time.Duration
-				s.onGiveUp = func(ctx context.Context, _ protocol.RequestID) (protocol.TakenBack, error) {
-					began := time.Now()
-					<-ctx.Done()
-					s.set(func() { hung = max(hung, time.Since(began)) })
-					return protocol.TakenBack{}, ctx.Err()
-				}
-				c := startClient(t, s, trust.SystemClock())
-				l := mustAcquire(t, c, "report", WithTTL(ttl))
-				for i := range takeback.Most {
-					leaves(c, fmt.Sprint("given up ", i), true)
-				}
-				time.Sleep(min(20*ttl, 10*time.Minute) + 10*cutOff)
-				if err := l.Err(); err != nil {
-					t.Error(err)
-				}
-				s.set(func() {
-					if hung != cutOff {
-						t.Errorf("it was given up after %v", hung)
-					}
-				})
-				tries := s.of("giveUp")
-				if fewest := slices.MinFunc(tries, func(a, b call) int {
-					return len(a.names) - len(b.names)
-				}); len(fewest.names) > takeback.Most/4 {
-					t.Errorf("%d attempts, with %d at least", len(tries), len(fewest.names))
-				}
-				s.set(func() { s.onGiveUp = nil })
-				time.Sleep(patience + time.Minute)
-				if _, _, n := left(c); n != 0 {
-					t.Errorf("%d were not taken back when the server answered again", n)
+		t.Run(ttl.String(), fakeClock(func(t *testing.T, s *fakeStore) {
+			var hung time.Duration
+			s.onGiveUp = func(ctx context.Context, _ protocol.RequestID) (protocol.TakenBack, error) {
+				began := time.Now()
+				<-ctx.Done()
+				s.set(func() { hung = max(hung, time.Since(began)) })
+				return protocol.TakenBack{}, ctx.Err()
+			}
+			c := startClient(t, s, trust.SystemClock())
+			l := mustAcquire(t, c, "report", WithTTL(ttl))
+			for i := range takeback.Most {
+				leaves(c, fmt.Sprint("given up ", i), true)
+			}
+			time.Sleep(min(20*ttl, 10*time.Minute) + 10*cutOff)
+			must.Note(t, l.Err())
+			s.set(func() {
+				if hung != cutOff {
+					t.Errorf("it was given up after %v", hung)
 				}
 			})
-		})
+			tries := s.of("giveUp")
+			if fewest := slices.MinFunc(tries, func(a, b call) int {
+				return len(a.names) - len(b.names)
+			}); len(fewest.names) > takeback.Most/4 {
+				t.Errorf("%d attempts, with %d at least", len(tries), len(fewest.names))
+			}
+			s.set(func() { s.onGiveUp = nil })
+			time.Sleep(patience + time.Minute)
+			if _, _, n := left(c); n != 0 {
+				t.Errorf("%d were not taken back when the server answered again", n)
+			}
+		}))
 	}
 }
 
@@ -312,62 +296,52 @@ func TestCloseTriesAgainOnANewConnection(t *testing.T) {
 		"reset":  func(context.Context) error { return errReset },
 		"silent": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, time.Hour)
-				s.onGiveUp = func(ctx context.Context, u protocol.RequestID) (protocol.TakenBack, error) {
-					s.set(func() { s.onGiveUp = q.giveUp })
-					return protocol.TakenBack{}, dies(ctx)
-				}
-				s.onReleaseAll = func(ctx context.Context, _ []protocol.Claim) error {
-					s.set(func() { s.onReleaseAll = nil })
-					return dies(ctx)
-				}
-				c := startClient(t, s, trust.SystemClock())
-				id, result := waiting(t.Context(), t, c, "report")
-				s.set(func() { s.onAcquire = nil })
-				mustAcquire(t, c, "held")
-				if err := c.Close(t.Context()); err != nil {
-					t.Error(err)
-				}
-				if got := <-result; !errors.Is(got.err, ErrClosed) || q.queues(id) {
-					t.Errorf("%v, still queued: %v", got.err, q.queues(id))
-				}
-				if took := time.Since(s.began); took >= 5*time.Second {
-					t.Errorf("it took %v", took)
-				}
-			})
-		})
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			q := queued(s, time.Hour)
+			s.onGiveUp = func(ctx context.Context, u protocol.RequestID) (protocol.TakenBack, error) {
+				s.set(func() { s.onGiveUp = q.giveUp })
+				return protocol.TakenBack{}, dies(ctx)
+			}
+			s.onReleaseAll = func(ctx context.Context, _ []protocol.Claim) error {
+				s.set(func() { s.onReleaseAll = nil })
+				return dies(ctx)
+			}
+			c := startClient(t, s, trust.SystemClock())
+			id, result := waiting(t.Context(), t, c, "report")
+			s.set(func() { s.onAcquire = nil })
+			mustAcquire(t, c, "held")
+			must.Note(t, c.Close(t.Context()))
+			if got := <-result; !errors.Is(got.err, ErrClosed) || q.queues(id) {
+				t.Errorf("%v, still queued: %v", got.err, q.queues(id))
+			}
+			if took := time.Since(s.began); took >= 5*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		}))
 	}
 }
 
 // What the server undoes for a passing reason, as a deadlock, it does the next time.
 func TestCloseTriesAgainWhatTheServerHasUndone(t *testing.T) {
 	for _, code := range []string{"40001", "40P01", "55P03", "57014"} {
-		t.Run(code, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				s.onReleaseAll = func(context.Context, []protocol.Claim) error {
-					s.set(func() { s.onReleaseAll = nil })
-					return sqlError(code)
-				}
-				c := startClient(t, s, trust.SystemClock())
-				mustAcquire(t, c, "report")
-				if err := c.Close(t.Context()); err != nil || len(s.of("releaseAll")) != 2 {
-					t.Errorf("Close: %v after %d attempts", err, len(s.of("releaseAll")))
-				}
-			})
-		})
+		t.Run(code, fakeClock(func(t *testing.T, s *fakeStore) {
+			s.onReleaseAll = func(context.Context, []protocol.Claim) error {
+				s.set(func() { s.onReleaseAll = nil })
+				return sqlError(code)
+			}
+			c := startClient(t, s, trust.SystemClock())
+			mustAcquire(t, c, "report")
+			if err := c.Close(t.Context()); err != nil || len(s.of("releaseAll")) != 2 {
+				t.Errorf("Close: %v after %d attempts", err, len(s.of("releaseAll")))
+			}
+		}))
 	}
 }
 
 // A pool that the application has exhausted delays neither Close nor the heartbeat, even if a grant has to be
 // announced.
 func TestExhaustedPoolHoldsUpNothingThatIsSaidBesideIt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		handedOver := protocol.Handed{Slots: []int{0}}
 		queued(s, time.Hour)
 		s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // tenure is one tenure of a lock as its caller saw it.
@@ -140,9 +142,7 @@ func TestI9_EachCallHasATicketAndTheReleaseBringsTheNextGrant(t *testing.T) {
 		if n := s.queued("report"); n != calls {
 			t.Errorf("%d tickets stand for %d calls", n, calls)
 		}
-		if err := held.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, held.Release(t.Context()))
 		ts.calls.Wait()
 		if got := ts.order(0); !slices.Equal(got, upTo(calls)) {
 			t.Errorf("I9: served in the order %v", got)
@@ -156,11 +156,10 @@ func TestI9_EachCallHasATicketAndTheReleaseBringsTheNextGrant(t *testing.T) {
 
 // lined starts a call; it returns when the call waits, and its request was answered if it has sent one.
 func lined(ctx context.Context, c *Client, opts ...AcquireOption) chan acquired {
-	result := make(chan acquired, 1)
-	go func() {
+	result := must.Go(func() acquired {
 		l, err := c.Acquire(ctx, "report", opts...)
-		result <- acquired{lease: l, err: err}
-	}()
+		return acquired{lease: l, err: err}
+	})
 	synctest.Wait()
 	time.Sleep(2 * c.backend.(*fakeServer).trip)
 	return result
@@ -185,9 +184,7 @@ func served(t *testing.T, result chan acquired) *Lease {
 func serveAll(t *testing.T, results []chan acquired) {
 	t.Helper()
 	for _, r := range results {
-		if err := served(t, r).Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, served(t, r).Release(t.Context()))
 	}
 }
 
@@ -201,22 +198,15 @@ func TestOwnerThatComesToHoldALockWhileItWaitsIsNested(t *testing.T) {
 		held := mustAcquire(t, other, "report")
 		before := mustAcquire(t, c, "before")
 		under := context.WithoutCancel(before.Context())
-		if err := before.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, before.Release(t.Context()))
 		results := []chan acquired{lined(t.Context(), c), lined(under, c)}
 		time.Sleep(time.Second)
-		inner, err := c.TryAcquire(under, "inner")
-		if err != nil {
-			t.Fatal(err)
-		}
+		inner := must.Get(c.TryAcquire(under, "inner"))(t)
 		time.Sleep(2 * time.Second)
 		if looks := s.of("look"); len(looks) == 0 || !slices.Equal(looks[len(looks)-1].tokens, []int64{2}) {
 			t.Error("the last look searches circles not just from the ticket of the owner that holds a lock")
 		}
-		if err := errors.Join(inner.Release(t.Context()), held.Release(t.Context())); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, errors.Join(inner.Release(t.Context()), held.Release(t.Context())))
 		serveAll(t, results)
 		s.wantEmpty(t, "report", c)
 	})

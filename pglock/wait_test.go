@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -21,9 +22,7 @@ func heldBy(holder string, remaining time.Duration) func(context.Context, call) 
 }
 
 func TestHintGivesTheLeaseWithoutAnotherRequest(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		q := queued(s, time.Hour)
 		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
@@ -45,9 +44,7 @@ func TestHintGivesTheLeaseWithoutAnotherRequest(t *testing.T) {
 }
 
 func TestRequestThatFindsTheLockFreedMeanwhileIsRepeatedSoon(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
 			if len(s.of("acquire")) < 4 {
 				return protocol.Answer{}, nil // no holder, no ticket
@@ -63,9 +60,7 @@ func TestRequestThatFindsTheLockFreedMeanwhileIsRepeatedSoon(t *testing.T) {
 }
 
 func TestRequestThatNeitherWaitsNorIsGrantedIsNotRepeatedWithoutPause(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, nil }
 		c := startClient(t, s, trust.SystemClock())
 		if _, err := c.Acquire(t.Context(), "report", WithMaxWait(time.Minute)); !errors.Is(err,
@@ -79,9 +74,7 @@ func TestRequestThatNeitherWaitsNorIsGrantedIsNotRepeatedWithoutPause(t *testing
 }
 
 func TestMaxWaitBoundsTheWaitAndNotTheLease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		queued(s, time.Hour)
 		c := startClient(t, s, trust.SystemClock())
 		began := time.Now()
@@ -104,10 +97,7 @@ func TestMaxWaitBoundsTheWaitAndNotTheLease(t *testing.T) {
 		}
 
 		s.set(func() { s.onAcquire = nil })
-		l, err := c.Acquire(t.Context(), "report", WithMaxWait(3*time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(c.Acquire(t.Context(), "report", WithMaxWait(3*time.Second)))(t)
 		time.Sleep(time.Hour)
 		if err := l.Err(); err != nil {
 			t.Errorf("after an hour: %v", err)
@@ -135,9 +125,7 @@ func TestContextOfAcquireBoundsTheWaitAndNotTheLease(t *testing.T) {
 }
 
 func TestTryAcquireNeverQueues(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = heldBy("b", time.Hour)
 		c := startClient(t, s, trust.SystemClock())
 		if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, ErrHeld) {
@@ -157,33 +145,28 @@ func TestWaitingCallBearsAnOutageOfHalfAMinute(t *testing.T) {
 		outage time.Duration
 		borne  bool
 	}{"shorter": {15 * time.Second, true}, "longer": {5 * time.Minute, false}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
-					if time.Since(s.began) < tc.outage {
-						return protocol.Answer{}, sqlError("57P03") // the server is starting up
-					}
-					return protocol.Answer{Granted: true, Token: 6, Remaining: DefaultTTL}, nil
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
+				if time.Since(s.began) < tc.outage {
+					return protocol.Answer{}, sqlError("57P03") // the server is starting up
 				}
-				_, err := startClient(t, s, trust.SystemClock()).Acquire(t.Context(), "report")
-				if (err == nil) != tc.borne {
-					t.Errorf("an outage of %v: %v", tc.outage, err)
-				}
-				if took := time.Since(s.began); took > 45*time.Second {
-					t.Errorf("returned after %v", took)
-				}
-			})
-		})
+				return protocol.Answer{Granted: true, Token: 6, Remaining: DefaultTTL}, nil
+			}
+			_, err := startClient(t, s, trust.SystemClock()).Acquire(t.Context(), "report")
+			if (err == nil) != tc.borne {
+				t.Errorf("an outage of %v: %v", tc.outage, err)
+			}
+			if took := time.Since(s.began); took > 45*time.Second {
+				t.Errorf("returned after %v", took)
+			}
+		}))
 	}
 }
 
 // A lock whose row another transaction has locked for long counts as held: a waiting call waits for as long as its
 // context, and a try is refused.
 func TestWaitingCallBearsARowThatIsLockedForLong(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			time.Sleep(time.Second) // so long the server waits
 			if time.Since(s.began) < 10*time.Minute {
@@ -217,24 +200,21 @@ func TestWaitingCallBearsARowThatIsLockedForLong(t *testing.T) {
 func TestWaitingCallBearsOneLossLongAfterAnother(t *testing.T) {
 	for name, answer := range map[string]error{"the row is locked": sqlError("55P03"),
 		"the grant ID is spent": sqlError(protocol.StateSpentGrantID)} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
-					switch n := len(s.of("acquire")); {
-					case n == 1 || n == 61:
-						return protocol.Answer{}, errReset
-					case n < 61:
-						time.Sleep(time.Second)
-						return protocol.Answer{}, answer
-					}
-					return protocol.Answer{Granted: true, Token: 6, Remaining: DefaultTTL}, nil
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
+				switch n := len(s.of("acquire")); {
+				case n == 1 || n == 61:
+					return protocol.Answer{}, errReset
+				case n < 61:
+					time.Sleep(time.Second)
+					return protocol.Answer{}, answer
 				}
-				if _, err := startClient(t, s, trust.SystemClock()).Acquire(t.Context(), "report"); err != nil {
-					t.Error(err)
-				}
-			})
-		})
+				return protocol.Answer{Granted: true, Token: 6, Remaining: DefaultTTL}, nil
+			}
+			if _, err := startClient(t, s, trust.SystemClock()).Acquire(t.Context(), "report"); err != nil {
+				t.Error(err)
+			}
+		}))
 	}
 }
 
@@ -266,38 +246,35 @@ func TestWaitThatCannotLookForHalfAMinuteEnds(t *testing.T) {
 		outage time.Duration
 		borne  bool
 	}{"shorter": {25 * time.Second, true}, "longer": {5 * time.Minute, false}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				q := queued(s, time.Hour)
-				s.onLook = func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
-					if time.Since(s.began) < tc.outage {
-						return nil, errReset
-					}
-					return q.look(ctx, nested)
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			q := queued(s, time.Hour)
+			s.onLook = func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
+				if time.Since(s.began) < tc.outage {
+					return nil, errReset
 				}
-				c := startClient(t, s, trust.SystemClock())
-				id, a := waiting(t.Context(), t, c, "report")
-				_, b := waiting(t.Context(), t, c, "other")
-				time.Sleep(40 * time.Second)
-				if tc.borne {
-					still(t, a)
-					still(t, b)
-					c.queue.Hear(q.grant(id, DefaultTTL), nil)
-					mustGet(t, a)
-					return
+				return q.look(ctx, nested)
+			}
+			c := startClient(t, s, trust.SystemClock())
+			id, a := waiting(t.Context(), t, c, "report")
+			_, b := waiting(t.Context(), t, c, "other")
+			time.Sleep(40 * time.Second)
+			if tc.borne {
+				still(t, a)
+				still(t, b)
+				c.queue.Hear(q.grant(id, DefaultTTL), nil)
+				mustGet(t, a)
+				return
+			}
+			for _, result := range []chan acquired{a, b} {
+				var got acquired
+				if got = <-result; got.lease != nil || !errors.Is(got.err, errReset) ||
+					!errors.Is(got.err, ErrHeld) {
+					t.Errorf("%v, %v; want the failure and ErrHeld", got.lease, got.err)
 				}
-				for _, result := range []chan acquired{a, b} {
-					var got acquired
-					if got = <-result; got.lease != nil || !errors.Is(got.err, errReset) ||
-						!errors.Is(got.err, ErrHeld) {
-						t.Errorf("%v, %v; want the failure and ErrHeld", got.lease, got.err)
-					}
-					if got.at < 30*time.Second || got.at > 32*time.Second {
-						t.Errorf("returned after %v, want soon after 30s", got.at)
-					}
+				if got.at < 30*time.Second || got.at > 32*time.Second {
+					t.Errorf("returned after %v, want soon after 30s", got.at)
 				}
-			})
-		})
+			}
+		}))
 	}
 }

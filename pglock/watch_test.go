@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/puddle/v2"
 
 	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
@@ -167,9 +168,7 @@ func expect(t *testing.T, changes <-chan told, kind ChangeKind, token Token) {
 }
 
 func TestWatchTellsTheStateFirstAndThenWhatItHears(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		e := hearing(s)
 		w := newWatched(s, released(held(0, 5, "a")))
 		c := startClient(t, s, trust.SystemClock())
@@ -199,37 +198,32 @@ func TestWatchTellsTheStateFirstAndThenWhatItHears(t *testing.T) {
 
 func TestWatchSeesEachChangeByItselfWhereItHearsNothing(t *testing.T) {
 	for name, hears := range map[string]bool{"hearing": true, "deaf": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				if hears {
-					hearing(s)
-				}
-				w := newWatched(s, held(0, 5, "a"))
-				changes := watching(t.Context(), startClient(t, s, trust.SystemClock()))
-				expect(t, changes, ChangeState, 5)
-				time.Sleep(time.Minute)
-				before := len(s.of("watch"))
-				time.Sleep(time.Minute)
-				// A listener that tries to listen again makes it look too, a few times a minute.
-				if n, want := len(s.of("watch"))-before, 60; n < want-1 || n > want+5 {
-					t.Errorf("%d looks in a minute, want %d", n, want)
-				}
-				w.becomes(held(0, 6, "b"))
-				began := time.Now()
-				expect(t, changes, ChangeGranted, 6)
-				if late := time.Since(began); late > time.Second { // as the contract says
-					t.Errorf("told after %v, want within a second", late)
-				}
-			})
-		})
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			if hears {
+				hearing(s)
+			}
+			w := newWatched(s, held(0, 5, "a"))
+			changes := watching(t.Context(), startClient(t, s, trust.SystemClock()))
+			expect(t, changes, ChangeState, 5)
+			time.Sleep(time.Minute)
+			before := len(s.of("watch"))
+			time.Sleep(time.Minute)
+			// A listener that tries to listen again makes it look too, a few times a minute.
+			if n, want := len(s.of("watch"))-before, 60; n < want-1 || n > want+5 {
+				t.Errorf("%d looks in a minute, want %d", n, want)
+			}
+			w.becomes(held(0, 6, "b"))
+			began := time.Now()
+			expect(t, changes, ChangeGranted, 6)
+			if late := time.Since(began); late > time.Second { // as the contract says
+				t.Errorf("told after %v, want within a second", late)
+			}
+		}))
 	}
 }
 
 func TestWatchLooksWhenALeaseEndsBecauseNobodyTellsOfIt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		hearing(s)
 		lease := held(0, 5, "a")
 		end := time.Now().Add(3210 * time.Millisecond)
@@ -250,9 +244,7 @@ func TestWatchLooksWhenALeaseEndsBecauseNobodyTellsOfIt(t *testing.T) {
 }
 
 func TestSlowReaderOfAWatchGetsTheNewestChange(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		e := hearing(s)
 		w := newWatched(s, released(held(0, 5, "a")))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -287,9 +279,7 @@ func TestSlowReaderOfAWatchGetsTheNewestChange(t *testing.T) {
 }
 
 func TestWatchEndsWithItsContextAndWithTheClient(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		e := hearing(s)
 		newWatched(s, held(0, 5, "a"))
 		c := startClient(t, s, trust.SystemClock())
@@ -306,9 +296,7 @@ func TestWatchEndsWithItsContextAndWithTheClient(t *testing.T) {
 		if !slices.Contains(e.listens(), "watched") {
 			t.Errorf("the other watch: listening to %v", e.listens())
 		}
-		if err := c.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, c.Close(t.Context()))
 		if got := <-b; !errors.Is(got.err, ErrClosed) {
 			t.Errorf("%+v after the close, want ErrClosed", got)
 		}
@@ -327,9 +315,7 @@ func TestWatchEndsWithItsContextAndWithTheClient(t *testing.T) {
 }
 
 func TestChannelIsNoLongerListenedToAfterItsLastWatch(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		e := hearing(s)
 		newWatched(s, held(0, 5, "a"))
 		c := startClient(t, s, trust.SystemClock())
@@ -361,9 +347,7 @@ func TestChannelIsNoLongerListenedToAfterItsLastWatch(t *testing.T) {
 }
 
 func TestWatchThatCannotLookTriesAgainAndMissesNoLastState(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		hearing(s)
 		w := newWatched(s, held(0, 5, "a"))
 		c := startClient(t, s, trust.SystemClock())
@@ -408,45 +392,40 @@ func TestWatchThatIsRefusedForGoodSaysSoAndEnds(t *testing.T) {
 		"too many":         {sqlError("53300"), nil},
 		"no route":         {&coalesce.NotSentError{Err: errReset}, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				w := newWatched(s, held(0, 5, "a"))
-				c := startClient(t, s, trust.SystemClock())
-				changes := watching(t.Context(), c)
-				expect(t, changes, ChangeState, 5)
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			w := newWatched(s, held(0, 5, "a"))
+			c := startClient(t, s, trust.SystemClock())
+			changes := watching(t.Context(), c)
+			expect(t, changes, ChangeState, 5)
+			w.mu.Lock()
+			w.err = tc.err
+			w.mu.Unlock()
+			time.Sleep(time.Minute)
+			if tc.ends == nil {
 				w.mu.Lock()
-				w.err = tc.err
+				w.err, w.infos = nil, []LockInfo{held(0, 9, "b")}
 				w.mu.Unlock()
-				time.Sleep(time.Minute)
-				if tc.ends == nil {
-					w.mu.Lock()
-					w.err, w.infos = nil, []LockInfo{held(0, 9, "b")}
-					w.mu.Unlock()
-					expect(t, changes, ChangeGranted, 9)
-					return
-				}
-				if got := <-changes; !errors.Is(got.err, tc.ends) {
-					t.Errorf("%+v, want that it was refused: %v", got, tc.ends)
-				}
-				if got, open := <-changes; open {
-					t.Errorf("%+v after the end", got)
-				}
-				before := len(s.of("watch"))
-				time.Sleep(time.Minute)
-				if n := len(s.of("watch")); n != before {
-					t.Errorf("%d looks after the end", n-before)
-				}
-			})
-		})
+				expect(t, changes, ChangeGranted, 9)
+				return
+			}
+			if got := <-changes; !errors.Is(got.err, tc.ends) {
+				t.Errorf("%+v, want that it was refused: %v", got, tc.ends)
+			}
+			if got, open := <-changes; open {
+				t.Errorf("%+v after the end", got)
+			}
+			before := len(s.of("watch"))
+			time.Sleep(time.Minute)
+			if n := len(s.of("watch")); n != before {
+				t.Errorf("%d looks after the end", n-before)
+			}
+		}))
 	}
 }
 
 // Whoever wants only the present state, as a probe does, needs no connection that listens.
 func TestOneLookOfAWatchOpensNoConnectionThatListens(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		newWatched(s, held(0, 5, "a"))
 		c := startClient(t, s, trust.SystemClock())
 		for change, err := range c.Watch(t.Context(), "report") {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -53,8 +54,7 @@ func hear(t *testing.T, changes <-chan told, kind pglock.ChangeKind, token pgloc
 }
 
 func TestWatchFollowsALockThroughItsLife(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, watcher := db.Conn(t), startClient(t, db.Pool(t))
 	a := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Minute))
 	changes := watching(t.Context(), watcher, "report")
@@ -65,18 +65,14 @@ func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 		got.Lease.AcquiredAt.IsZero() {
 		t.Errorf("%+v", got.Lease)
 	}
-	if err := l.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Release(t.Context()))
 	if got := hear(t, changes, pglock.ChangeReleased, l.Token(), false); got.Lease.EndedAt.IsZero() {
 		t.Errorf("%+v", got.Lease)
 	}
 
 	l = mustAcquire(t, a, "report")
 	hear(t, changes, pglock.ChangeGranted, l.Token(), true)
-	if _, err := newAdmin(t, db.Pool(t)).Break(t.Context(), "report", "stuck", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(newAdmin(t, db.Pool(t)).Break(t.Context(), "report", "stuck", lockadmin.BreakOptions{}))(t)
 	hear(t, changes, pglock.ChangeBroken, 0, false)
 
 	// A waiter that is granted the lock, and dies: nobody ends its lease.
@@ -85,9 +81,7 @@ func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 		hear(t, changes, pglock.ChangeGranted, l.Token(), true)
 		execute(t, conn, "SELECT pglock.acquire_lease('report', $1::text::uuid, gen_random_uuid(), 'dies', '2 s', "+
 			"p_wait => true)", uuid.NewString())
-		if err := l.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Release(t.Context()))
 		dies := hear(t, changes, pglock.ChangeGranted, 0, true)
 		if dies.Lease.Holder != "dies" || dies.Lease.Token <= l.Token() {
 			t.Errorf("%+v, want the waiter's lease", dies.Lease)
@@ -109,13 +103,9 @@ func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 			got.Holders[0].Slot >= got.Holders[1].Slot {
 			t.Errorf("holders %+v, want both by slot", got.Holders)
 		}
-		if err := b.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, b.Release(t.Context()))
 		hear(t, changes, pglock.ChangeReleased, b.Token(), true)
-		if err := c.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.Release(t.Context()))
 		hear(t, changes, pglock.ChangeReleased, c.Token(), false)
 	}
 

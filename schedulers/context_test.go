@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -16,14 +17,10 @@ import (
 
 // A run under the context of a lost lease says that it is lost, and not only that a context was canceled.
 func TestRunUnderTheContextOfALostLeaseSaysThatItIsLost(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	replica := scene.Replicas(t, db, 1)[0]
 	slots := newSlots(t, replica)
-	admin, err := lockadmin.New(t.Context(), db.Pool(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(lockadmin.New(t.Context(), db.Pool(t)))(t)
 	outer, err := replica.Client.Acquire(t.Context(), "outer")
 	if err == nil {
 		_, err = admin.Break(t.Context(), "outer", "a test", lockadmin.BreakOptions{})

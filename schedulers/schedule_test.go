@@ -7,15 +7,13 @@ import (
 
 	"github.com/robfig/cron/v3"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 func mustParse(t *testing.T, spec string) Schedule {
 	t.Helper()
-	s, err := cron.ParseStandard(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(cron.ParseStandard(spec))(t)
 	return s
 }
 
@@ -40,10 +38,7 @@ func TestTheSlotIsTheLastPlannedTimeOrOneThatIsVeryNear(t *testing.T) {
 		{mustParse(t, "CRON_TZ=Europe/Berlin 30 2 * * *"), "2026-03-29T12:00:00Z", "2026-03-28T01:30:00Z"},
 		{mustParse(t, "CRON_TZ=UTC */5 9-17 * * 1-5"), "2026-03-02T08:00:00Z", "2026-02-27T17:55:00Z"},
 	} {
-		now, err := time.Parse(time.RFC3339Nano, tc.now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		now := must.Get(time.Parse(time.RFC3339Nano, tc.now))(t)
 		got, err := slotAt(tc.schedule, now)
 		if err != nil || got.UTC().Format(time.RFC3339Nano) != tc.want {
 			t.Errorf("at %s: %v, %v; want %s", tc.now, got.UTC(), err, tc.want)
@@ -54,10 +49,7 @@ func TestTheSlotIsTheLastPlannedTimeOrOneThatIsVeryNear(t *testing.T) {
 // A schedule without a time zone plans in the one in which it is asked. The scheduler asks in its own.
 func TestSlotsArePlannedInTheTimeZoneOfTheScheduler(t *testing.T) {
 	t.Parallel()
-	newYork, err := time.LoadLocation("America/New_York")
-	if err != nil {
-		t.Fatal(err)
-	}
+	newYork := must.Get(time.LoadLocation("America/New_York"))(t)
 	now := time.Date(2026, 7, 1, 20, 0, 0, 0, time.UTC) // 16:00 there
 	s := &Slots{schedule: mustParse(t, "0 9-17 * * *"), now: func() time.Time { return now }}
 	if next := s.Next(now.Add(-time.Second).In(newYork)); !next.Equal(now) {
@@ -85,9 +77,7 @@ func TestASchedulePlansTheSameTimesWheneverAReplicaStarted(t *testing.T) {
 			t.Errorf("%s: %v", spec, err)
 		}
 	}
-	if err := checkSchedule(Every(time.Hour, 10*time.Minute), now); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, checkSchedule(Every(time.Hour, 10*time.Minute), now))
 }
 
 type past struct{}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 	"github.com/pglock-dev/pglock/schedulers"
@@ -28,16 +29,12 @@ var begun = time.Now()
 func newSlots(t *testing.T, r scene.Replica, opts ...schedulers.Option) *schedulers.Slots {
 	t.Helper()
 	now := schedulers.WithNow(func() time.Time { return begun })
-	slots, err := schedulers.NewSlots(r.Client, r.Store, daily, append([]schedulers.Option{now}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	slots := must.Get(schedulers.NewSlots(r.Client, r.Store, daily, append([]schedulers.Option{now}, opts...)...))(t)
 	return slots
 }
 
 func TestWorkThatFailsLeavesItsSlotToTheNextReplica(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	replicas := scene.Replicas(t, db, 2)
 	broken := errors.New("broken")
 	err := newSlots(t, replicas[0]).Do(t.Context(), "report",
@@ -48,9 +45,7 @@ func TestWorkThatFailsLeavesItsSlotToTheNextReplica(t *testing.T) {
 		t.Error(err)
 	}
 	for range 2 {
-		if err := newSlots(t, replicas[1]).Do(t.Context(), "report", replicas[1].Insert); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, newSlots(t, replicas[1]).Do(t.Context(), "report", replicas[1].Insert))
 	}
 	if slots := scene.Slots(t, db); len(slots) != 1 {
 		t.Error(slots)
@@ -63,15 +58,10 @@ func TestARunThatWasEndedIsNotBegunAgainAndOneThatWasCancelledIs(t *testing.T) {
 	one, two := newSlots(t, replicas[0]), newSlots(t, replicas[1])
 	begin := func(s *schedulers.Slots) *schedulers.Run {
 		t.Helper()
-		run, err := s.Begin(t.Context(), "report")
-		if err != nil {
-			t.Fatal(err)
-		}
+		run := must.Get(s.Begin(t.Context(), "report"))(t)
 		return run
 	}
-	if err := begin(one).Cancel(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, begin(one).Cancel(t.Context()))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	run := begin(two)
@@ -85,28 +75,22 @@ func TestARunThatWasEndedIsNotBegunAgainAndOneThatWasCancelledIs(t *testing.T) {
 		}
 	}
 	again := func(context.Context, pgx.Tx, time.Time) error { panic("done already") }
-	if err := one.Do(t.Context(), "report", again); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, one.Do(t.Context(), "report", again))
 	if slot, err := one.Slot(); err != nil || !slot.Equal(run.Slot()) {
 		t.Error(slot, err)
 	}
 }
 
 func TestWorkMayTakeLongerThanTheTTLWithinItsTimeLimit(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	r := scene.Replicas(t, db, 1)[0]
 	slots := newSlots(t, r, schedulers.WithTimeLimit(time.Minute))
-	err := slots.Do(t.Context(), "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
+	must.Do(t, slots.Do(t.Context(), "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_sleep($1)", (scene.TTL + scene.TTL/2).Seconds()); err != nil {
 			return err
 		}
 		return r.Insert(ctx, tx, slot)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	scene.Slots(t, db)
 }
 
@@ -167,18 +151,15 @@ func (l losing) Observe(_ context.Context, e pglock.Event) {
 }
 
 func TestNoRunBeginsWithALeaseThatIsLost(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	l := losing{lost: make(chan struct{}), breaks: func() {
 		if _, err := conn.Exec(t.Context(), "SELECT pglock.break_lock('report', 'test', 'test')"); err != nil {
 			t.Error(err)
 		}
 	}}
-	client, err := pglock.New(t.Context(), db.Pool(t), pglock.WithDefaultTTL(2*time.Second), pglock.WithObserver(l))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(pglock.New(t.Context(), db.Pool(t), pglock.WithDefaultTTL(2*time.Second),
+		pglock.WithObserver(l)))(t)
 	t.Cleanup(func() { _ = client.Close(context.WithoutCancel(t.Context())) })
 	store := fencedstore.New(db.Pool(t, func(config *pgxpool.Config) { config.ConnConfig.Tracer = l }))
 	run, err := newSlots(t, scene.Replica{Client: client, Store: store}).Begin(t.Context(), "report")

@@ -6,16 +6,14 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // withOptions adds what PGOPTIONS would say.
 func withOptions(t *testing.T, address, options string) string {
 	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(address))(t)
 	query := u.Query()
 	query.Set("options", options)
 	u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
@@ -23,8 +21,7 @@ func withOptions(t *testing.T, address, options string) string {
 }
 
 func TestSettingsThatTheServerRefusesAreAnErrorOfUsage(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for _, command := range []string{"list", "migrate version"} {
 		in(t, withOptions(t, db.URL(), "-c nonsense=on"), strings.Fields(command)...).want(t, cli.ExitUsage,
 			`unrecognized configuration parameter "nonsense"`, "try: other settings in the connection string")
@@ -48,8 +45,7 @@ func TestAServerThatTakesNoWritesIsNoPlaceForChanges(t *testing.T) {
 }
 
 func TestWhoHasToWaitForAnotherMigrationIsToldSo(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	// while its connection is open
 	execute(t, db, "SELECT pg_advisory_lock(hashtextextended('pglock migrations pglock', 0))")
 	in(t, db.URL(), "migrate", "up", "--timeout", "6s").want(t, cli.ExitUnreachable, "another program is migrating "+
@@ -58,8 +54,7 @@ func TestWhoHasToWaitForAnotherMigrationIsToldSo(t *testing.T) {
 
 // A step that waits ends with the time of the command, and is rolled back.
 func TestAStepThatTakesTooLongIsRolledBack(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	busy := db.Conn(t)
 	for _, sql := range []string{"BEGIN", "CREATE SCHEMA pglock"} {
 		if state := written(t, busy, sql); state != "" {
@@ -78,8 +73,7 @@ func TestAStepThatTakesTooLongIsRolledBack(t *testing.T) {
 
 // What is advised must not be refused in its turn.
 func TestNobodyIsToldToMigrateWhereThatIsRefused(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	const here = "schema pglock has it"
 	for command, says := range map[string]string{"prune": "belongs to PostgreSQL", "doctor": "belongs to PostgreSQL",
 		"list": here, "guard list": here} {
@@ -93,8 +87,7 @@ func TestNobodyIsToldToMigrateWhereThatIsRefused(t *testing.T) {
 
 func TestAMissingSchemaIsSaidToBeMadeInTheWayThatIsOpen(t *testing.T) {
 	pgtest.Whole(t, "TestDoctorSaysWhenTheSchemaIsMissingOrOfAnotherVersion")
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	user := asUser(t, db, "pglock_user")
 	says := func(address, hint string) {
 		t.Helper()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -19,18 +20,10 @@ import (
 // this process, and nothing is left to do for it before the next renewal, which is far away.
 func beating(t *testing.T, db *pgtest.DB, lease *pglock.Lease) lockadmin.Backend {
 	t.Helper()
-	if _, err := lease.Extend(t.Context(), lease.TTL()+time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	admin, err := lockadmin.New(t.Context(), db.Pool(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Get(lease.Extend(t.Context(), lease.TTL()+time.Minute))(t)
+	admin := must.Get(lockadmin.New(t.Context(), db.Pool(t)))(t)
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		all, err := admin.Backends(t.Context(), lease.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must.Get(admin.Backends(t.Context(), lease.Name()))(t)
 		if len(all) == 1 && all[0].State == "idle" && all[0].InState > 200*time.Millisecond {
 			return all[0]
 		}
@@ -41,8 +34,7 @@ func beating(t *testing.T, db *pgtest.DB, lease *pglock.Lease) lockadmin.Backend
 
 func TestShowLeadsToTheProgramThatHoldsTheLockAndSaysHowToEndIt(t *testing.T) {
 	pgtest.Whole(t, "TestShowTellsEveryHolder")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker-1", "jobs/a", pglock.WithTTL(time.Hour))
 	pid := beating(t, db, lease).PID
 	a := in(t, db.URL(), "show", "jobs/a").want(t, cli.ExitOK)
@@ -72,13 +64,10 @@ func TestShowLeadsToTheProgramThatHoldsTheLockAndSaysHowToEndIt(t *testing.T) {
 }
 
 func TestShowTellsTheOpenTransactionOfAFormerHolder(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker-1", "jobs/a")
 	nothing := func(pgx.Tx) error { return nil }
-	if err := fencedWrite(t, db, lease, nothing); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, fencedWrite(t, db, lease, nothing))
 	execute(t, db, "SELECT pglock.break_lock('jobs/a', 'stuck', 'me')")
 	lease = hold(t, db, "worker-3", "jobs/a")
 	err := fencedWrite(t, db, lease, func(tx pgx.Tx) error {
@@ -96,8 +85,7 @@ func TestShowTellsTheOpenTransactionOfAFormerHolder(t *testing.T) {
 }
 
 func TestShowSaysWhyItKnowsNoProcessOfAHolder(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker-1", "jobs/a", pglock.WithTTL(time.Hour)) // its first heartbeat is far away
 	in(t, db.URL(), "show", "jobs/a").want(t, cli.ExitOK, "No server process is known for the heartbeat of the holder",
 		"PgBouncer", "HOW TO END IT", "stop the program")
@@ -109,8 +97,7 @@ func TestShowSaysWhyItKnowsNoProcessOfAHolder(t *testing.T) {
 
 // A server may keep pg_stat_activity from its users: show tells the rest.
 func TestShowWithoutTheRightToSeeAnyProcessTellsTheRest(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker-1", "jobs/a")
 	execute(t, db, "REVOKE SELECT ON pg_stat_activity FROM PUBLIC")
 	user := asUser(t, db, "pglock_user")
@@ -127,8 +114,7 @@ func TestShowWithoutTheRightToSeeAnyProcessTellsTheRest(t *testing.T) {
 
 func TestShowCountsHoldersWithoutAKnownProcess(t *testing.T) {
 	pgtest.Whole(t, "TestShowTellsEveryHolder")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker-1", "readers", pglock.WithShared(), pglock.WithTTL(time.Hour))
 	hold(t, db, "worker-2", "readers", pglock.WithShared(), pglock.WithTTL(time.Hour))
 	beating(t, db, lease)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
@@ -85,8 +86,7 @@ func TestEveryCommandSaysThatTheSchemaDoesNotFit(t *testing.T) {
 }
 
 func TestEveryCommandNamesTheRoleThatItNeeds(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker", "a")
 	user := asUser(t, db, "")
 	name := pgx.Identifier{db.Name() + "_user"}.Sanitize()
@@ -111,8 +111,7 @@ func TestEveryCommandNamesTheRoleThatItNeeds(t *testing.T) {
 
 // Names that control a terminal, or turn a line around, or are HTML: nothing of it reaches the terminal.
 func TestNoNameReachesTheTerminalAsItIs(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hostile := "\x1b[2J\x1b]0;title\x07a\u202eb\u2066\u0085line\nbreak\r\b<script>alert(1)</script>' ; " +
 		"touch x #tab\t\u00ad\ufeff"
 	for n, name := range []string{hostile, strings.Repeat("\x01", 512)} {
@@ -141,28 +140,21 @@ func TestNoNameReachesTheTerminalAsItIs(t *testing.T) {
 
 // An interrupt while the server works: the command ends at once, and the server soon.
 func TestEveryCommandCanBeInterruptedWhileTheServerWorks(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker", "a")
 	conn, look := db.Conn(t), db.Conn(t)
 	for _, line := range naming("a", looking, operating) {
 		if line[0] == "record" || line[0] == "why" { // they wait for no lock
 			continue
 		}
-		tx, err := conn.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := must.Get(conn.Begin(t.Context()))(t)
 		if _, err := tx.Exec(t.Context(), "LOCK TABLE pglock.locks, pglock.waiters, pglock.sessions, pglock.fences, "+
 			"pglock.events, pglock.installation IN ACCESS EXCLUSIVE MODE"); err != nil {
 			t.Fatal(err)
 		}
 		blocked := func() (n int) {
-			err := look.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = "+
-				"current_database() AND wait_event_type = 'Lock'").Scan(&n)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, look.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = "+
+				"current_database() AND wait_event_type = 'Lock'").Scan(&n))
 			return n
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -178,9 +170,7 @@ func TestEveryCommandCanBeInterruptedWhileTheServerWorks(t *testing.T) {
 			stdout.Len() > 0 {
 			t.Errorf("%q ends with %d: %s%s", line, code, stdout.String(), stderr.String())
 		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, tx.Rollback(t.Context()))
 	}
 	if !lease.Valid() {
 		t.Error("an interrupted command broke the lease")
@@ -190,13 +180,9 @@ func TestEveryCommandCanBeInterruptedWhileTheServerWorks(t *testing.T) {
 // What a command writes goes to a reader that has gone, or to a full disk.
 func TestEveryCommandEndsWhenItsOutputCannotBeWritten(t *testing.T) {
 	pgtest.Whole(t, "TestWhatWasDoneIsSaidToBeDoneWhenTheAnswerCannotBeWritten")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker", "a")
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(os.Executable())(t)
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Skipf("no full disk: %v", err)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -15,8 +16,7 @@ func tokenOf(t *testing.T, db *pgtest.DB, name string) (token int64) {
 }
 
 func TestBreakAtATerminalShowsTheHolderAndAsks(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "host/worker\x1b[31m", "my \u202elock")
 	s := atTerminal(t, db.URL(), `
 		for i in 1 2 3 4; do "$RUN" break '"my \u202elock"' --reason r; echo "ends with $?"; done
@@ -52,17 +52,14 @@ func TestBreakAtATerminalShowsTheHolderAndAsks(t *testing.T) {
 }
 
 func TestBreakRefusesWhenTheLockHasMovedOnSinceTheQuestion(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "first", "a")
 	s := atTerminal(t, db.URL(), `
 		"$RUN" break a --reason r; echo "ends with $?"
 		"$RUN" break a --reason r; echo "ends with $?"`)
 	s.shows("holder    first")
 	s.shows("[y/N] ")
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lease.Release(t.Context()))
 	next := hold(t, db, "second", "a")
 	s.types("y\n")
 	s.shows(fmt.Sprintf("the lock has moved on since the question: lock a is held with another token than %d; "+
@@ -73,26 +70,20 @@ func TestBreakRefusesWhenTheLockHasMovedOnSinceTheQuestion(t *testing.T) {
 	}
 	s.shows("holder    second")
 	s.shows("[y/N] ")
-	if err := next.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, next.Release(t.Context()))
 	s.types("y\n")
 	s.shows("the lock has moved on since the question: lock a is not held; nothing was broken")
 	s.shows("ends with 3")
 }
 
 func TestBreakOfASessionShowsTheClientAndAsks(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	one := hold(t, db, "client", "a")
 	hold(t, db, "another", "b")
 	await(t, db, "waiter", "b", pglock.ModeExclusive, 0)
 	var session, waiter string
-	err := db.Conn(t).QueryRow(t.Context(), "SELECT session_id::text, (SELECT session_id::text FROM "+
-		"pglock.list_waiters()) FROM pglock.get_lock('a')").Scan(&session, &waiter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, db.Conn(t).QueryRow(t.Context(), "SELECT session_id::text, (SELECT session_id::text FROM "+
+		"pglock.list_waiters()) FROM pglock.get_lock('a')").Scan(&session, &waiter))
 	s := atTerminal(t, db.URL(), fmt.Sprintf(`
 		"$RUN" break --session %[1]s --reason r; echo "ends with $?"
 		"$RUN" break --session %[1]s --reason r; echo "ends with $?"

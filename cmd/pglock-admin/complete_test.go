@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -30,15 +31,12 @@ func offered(t *testing.T, url string, line ...string) (words []string) {
 }
 
 func TestTheShellIsOfferedNamesSessionsModesAndOrders(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for _, name := range []string{"jobs/a", "jobs/b c", "-x", `"q"`, "esc\x1b[31m", "bidi\u202e", "tab\there", "<b>"} {
 		execute(t, db, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 hour',
 			p_session_ttl => '1 hour')`, name, "holder\x1b of "+name[:1])
 	}
-	if err := hold(t, db, "gone", "free").Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, hold(t, db, "gone", "free").Release(t.Context()))
 	session := ask[string](t, db, "SELECT session_id::text FROM pglock.get_lock('jobs/a')")
 	odd := []string{`"\x22q\x22"`, `"-x"`, "<b>", `"bidi\u202e"`, `"esc\x1b[31m"`}
 	for _, tc := range []struct {
@@ -79,8 +77,7 @@ func TestTheShellIsOfferedNamesSessionsModesAndOrders(t *testing.T) {
 
 func TestTheShellIsOfferedAFewHundredOfManyNames(t *testing.T) {
 	pgtest.Whole(t, "TestTheShellIsOfferedNamesSessionsModesAndOrders")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db,
 		`SELECT pglock.acquire_lease('lock-' || i, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour') FROM generate_series(1, 1000) i`)
 	n := 0
@@ -96,10 +93,7 @@ func TestTheShellIsOfferedAFewHundredOfManyNames(t *testing.T) {
 
 func TestTheShellIsOfferedNothingAndSoonWhenTheServerCannotBeAsked(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer silent.Close()
 	for _, url := range []string{"postgres://me:hush@" + closedPort(t) + "/db", "postgres://[", "postgres://me@" +
 		silent.Addr().String() + "/db?sslmode=disable", pgtest.EmptyDatabase(t).URL()} {
@@ -121,10 +115,7 @@ func TestBashInsertsANameThatNamesTheSameLock(t *testing.T) {
 	if err != nil {
 		t.Skip("there is no bash")
 	}
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(os.Executable())(t)
 	db := pgtest.Database(t)
 	names := []string{"a b", "c'd", `e"f`, "$(touch g)", "h;i", "`j`", "k*", "-l", `"m"`, "n\x1b[31m", "o\nP", "q\\r",
 		"~s", "!t", "u:v=w", "x\u202ey", "é", "&"}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
@@ -27,10 +28,7 @@ import (
 // program prepares this test binary to run as pglock-admin.
 func program(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	file, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Executable())(t)
 	cmd := exec.CommandContext(ctx, file, args...)
 	cmd.Env = append(os.Environ(), asProgram+"=1")
 	cmd.WaitDelay = patience // whoever outlives it may hold its output
@@ -67,9 +65,7 @@ func perform(t *testing.T, args ...string) *performance {
 		t.Fatal(err)
 	}
 	p.stdout = bufio.NewReader(p.pipe)
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.cmd.Start())
 	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill()
 		_ = p.cmd.Wait()
@@ -107,19 +103,13 @@ var dataFolder = regexp.MustCompile("\x00-D\x00([^\x00]+)\x00")
 // leftovers are the processes and files of the demo that are there.
 func (p *performance) leftovers(t *testing.T) (left []string) {
 	t.Helper()
-	entries, err := os.ReadDir(p.temp)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(p.temp))(t)
 	for _, e := range entries {
 		left = append(left, "file "+e.Name())
 	}
 	processes, err := os.ReadDir("/proc")
 	if err != nil || len(processes) == 0 {
-		out, err := exec.Command("ps", "-A", "-ww", "-o", "pid=,args=").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(exec.Command("ps", "-A", "-ww", "-o", "pid=,args=").Output())(t)
 		for line := range strings.Lines(string(out)) {
 			if strings.Contains(line, p.temp) || strings.Contains(line, "demo-worker") {
 				left = append(left, "process "+strings.TrimSpace(line))
@@ -242,13 +232,9 @@ func TestDemoLeavesNothingWhenItIsEnded(t *testing.T) {
 				t.Errorf("this test does not see what there is: %q", left)
 			}
 			if c.signal == 0 {
-				if err := p.pipe.Close(); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, p.pipe.Close())
 			} else {
-				if err := p.cmd.Process.Signal(c.signal); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, p.cmd.Process.Signal(c.signal))
 				p.readTo(t, "")
 			}
 			if code := p.wait(); code != c.code {
@@ -274,8 +260,7 @@ func (p *performance) awaitNothingLeft(t *testing.T) {
 
 func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
 	pgtest.Whole(t, "TestDemoTellsTheStory", "TestDemoLeavesNothingWhenItIsEnded")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	schemas := func() (n int) {
 		if err := db.Conn(t).QueryRow(t.Context(),
 			"SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pglock_demo%'").Scan(&n); err != nil {
@@ -304,9 +289,7 @@ func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
 	}
 	interrupted := perform(t, "--database-url", db.URL())
 	interrupted.readTo(t, "SIGSTOP")
-	if err := interrupted.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, interrupted.cmd.Process.Signal(os.Interrupt))
 	interrupted.readTo(t, "")
 	if code := interrupted.wait(); code != cli.ExitInterrupted {
 		t.Errorf("exit code %d: %s", code, interrupted.stderr.String())

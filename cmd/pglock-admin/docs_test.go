@@ -8,15 +8,13 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // The page tells scripts what they may rely on, and so does --help.
 func TestThePageOfTheCommandLineHasItsExitCodes(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/command-line.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../docs/command-line.md"))(t)
 	codes := func(pattern, text string) (found []string) {
 		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
 			found = append(found, m[1])
@@ -32,10 +30,7 @@ func TestThePageOfTheCommandLineHasItsExitCodes(t *testing.T) {
 
 func TestThePageOfTheCommandLineHasItsCommands(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/command-line.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../docs/command-line.md"))(t)
 	for _, c := range commands(newRoot(&cli.Options{})) {
 		path := strings.Fields(c.CommandPath())[1:]
 		if c.HasSubCommands() || len(path) == 0 || path[0] == "help" {

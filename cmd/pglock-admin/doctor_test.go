@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/explain"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
@@ -31,8 +32,7 @@ func fine(f lockadmin.Finding) bool { return f.Level == lockadmin.FindingOK }
 func bad(f lockadmin.Finding) bool { return f.Level == lockadmin.FindingAttention }
 
 func TestDoctorTellsWhatEachFindingMeans(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	partitioned(t, db)
 	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, cli.ExitOK)
 	in(t, db.URL(), "doctor").want(t, cli.ExitOK).narrow(t).inOrder(t, "ok         schema  ", "pglock, "+latest+
@@ -61,8 +61,7 @@ func TestDoctorTellsWhatEachFindingMeans(t *testing.T) {
 }
 
 func TestDoctorExitsWithZeroUnlessItIsStrict(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	always := decode[explain.DoctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t,
 		cli.ExitOK).stdout).Attention
 	code, says := cli.ExitAttention, "attention: "
@@ -120,17 +119,13 @@ func TestDoctorSaysWhenTheSchemaIsMissingOrOfAnotherVersion(t *testing.T) {
 }
 
 func TestDoctorWorksWhereProgramsRefuseToStart(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, "ALTER SEQUENCE pglock.fencing_token_seq CACHE 32")
 	in(t, db.URL(), "list").want(t, cli.ExitSchema)
 	in(t, db.URL(), "doctor").want(t, cli.ExitOK, "attention  token sequence", "cache 32")
 	execute(t, db, "ALTER SEQUENCE pglock.fencing_token_seq CACHE 1")
 
-	u, err := url.Parse(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(db.URL()))(t)
 	query := u.Query()
 	query.Set("default_transaction_read_only", "on")
 	u.RawQuery = query.Encode()
@@ -143,8 +138,7 @@ func TestDoctorWorksWhereProgramsRefuseToStart(t *testing.T) {
 }
 
 func TestDoctorNeedsOnlyTheRightToUseLocks(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	user := asUser(t, db, "pglock_user")
 	in(t, user, "doctor").want(t, cli.ExitOK, "token sequence")
 	execute(t, db, "REVOKE pglock_user FROM "+db.Name()+"_user")
@@ -154,8 +148,7 @@ func TestDoctorNeedsOnlyTheRightToUseLocks(t *testing.T) {
 }
 
 func TestDoctorKeepsToTheWidthOfATerminal(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	long := strings.Repeat("x", 63)
 	execute(t, db, fmt.Sprintf("CREATE SCHEMA %s CREATE TABLE %[1]s (id int) CREATE TABLE jobs (id int)", long))
 	in(t, db.URL(), "guard", "add", long+"."+long, "--resource", strings.Repeat("y", pglock.MaxNameBytes)).want(t,
@@ -181,8 +174,7 @@ func second(_ []lockadmin.Finding, err error) error { return err }
 
 // The trial is for a database without a schema of ours, by a user who may make one.
 func TestDoctorTriesAnEngineBeforeThereIsASchema(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	in(t, db.URL(), "doctor", "--engine", "--strict").want(t, cli.ExitOK).narrow(t).inOrder(t,
 		"–          engine             PostgreSQL ", "ok         time limits        as PostgreSQL does it\n",
 		"ok         row locks ", "ok         FOR KEY SHARE ", "ok         SKIP LOCKED ", "ok         sequence ",

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -34,8 +35,7 @@ func environment(url string) func(string) string {
 }
 
 func TestWhatWasDoneIsSaidToBeDoneWhenTheAnswerCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, "CREATE TABLE jobs ()")
 	lease := hold(t, db, "worker", "a")
 	for _, command := range []string{"break a --reason r", "guard add jobs", "guard drop jobs --yes", "prune",
@@ -62,12 +62,8 @@ func TestWhatWasDoneIsSaidToBeDoneWhenTheAnswerCannotBeWritten(t *testing.T) {
 
 // A reader that goes away, as head does, ends the program like every other: by SIGPIPE, and in silence.
 func TestAReaderThatGoesAwayEndsTheProgramInSilence(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := pgtest.Parallel(t)
+	self := must.Get(os.Executable())(t)
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -87,8 +83,7 @@ func TestAnInterruptInTheMiddleLeavesNothingHalfDone(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"guard add jobs --lock-timeout 1m", "prune", "migrate up"} {
 		t.Run(command, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			if command == "migrate up" {
 				db = pgtest.EmptyDatabase(t)
 				execute(t, db, "SELECT") // a database that is there
@@ -142,15 +137,9 @@ func TestAnInterruptInTheMiddleLeavesNothingHalfDone(t *testing.T) {
 // cutWhen is a way to the database that is cut when the client says this.
 func cutWhen(t *testing.T, db *pgtest.DB, says string) (address string, cut *atomic.Bool) {
 	t.Helper()
-	u, err := url.Parse(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(db.URL()))(t)
 	server := u.Host
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	cut = &atomic.Bool{}
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -213,8 +202,7 @@ func TestAServerThatIsGoneInTheMiddleIsToldApart(t *testing.T) {
 		{"migrate version", "schema_version", "once the server is back"},
 	} {
 		t.Run(tc.command, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			lease := hold(t, db, "worker", "a")
 			execute(t, db, "CREATE TABLE jobs ()")
 			address, cut := cutWhen(t, db, tc.says)
@@ -231,8 +219,7 @@ func TestAServerThatIsGoneInTheMiddleIsToldApart(t *testing.T) {
 }
 
 func TestASessionThatAnAdministratorEndsIsALostConnection(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, "CREATE TABLE jobs ()")
 	busy := db.Conn(t)
 	for _, sql := range []string{"BEGIN", "INSERT INTO jobs DEFAULT VALUES"} {

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 )
@@ -17,13 +18,8 @@ func TestWhoeverMayConnectToAFullServerIsTold(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Dedicated(t, map[string]string{"max_connections": "9", "superuser_reserved_connections": "3",
 		"max_wal_senders": "0"})
-	if err := migrations.Up(t.Context(), server.URL()); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := pgx.Connect(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), server.URL()))
+	conn := must.Get(pgx.Connect(t.Context(), server.URL()))(t)
 	all := []string{"CREATE ROLE app LOGIN PASSWORD 'secret'"}
 	sixteen := conn.PgConn().ParameterStatus("server_version") >= "16"
 	if sixteen {
@@ -36,9 +32,7 @@ func TestWhoeverMayConnectToAFullServerIsTold(t *testing.T) {
 		}
 	}
 	_ = conn.Close(t.Context())
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, server.Restart(t.Context()))
 	app := as(t, server.URL(), "app", "postgres")
 	for {
 		one, err := pgx.Connect(t.Context(), app)

@@ -17,6 +17,7 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/explain"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -53,8 +54,7 @@ func guards(tb testing.TB, db *pgtest.DB) []act.GuardView {
 }
 
 func TestGuardAddRefusesWritesWithoutTheFenceAndTellsWritersWhatToName(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, "CREATE TABLE jobs (id int)")
 	in(t, db.URL(), "guard", "list").want(t, cli.ExitOK, "no table is under guard\n")
 	in(t, db.URL(), "guard", "list", "-o", "json").want(t, cli.ExitOK, `"guards": []`)
@@ -79,8 +79,7 @@ func TestGuardAddRefusesWritesWithoutTheFenceAndTellsWritersWhatToName(t *testin
 }
 
 func TestGuardAddAgainAddsWhatIsMissingAndElseChangesNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	partitioned(t, db)
 	add := []string{"guard", "add", "public.accounts", "--resource", "acc", "--key", "id"}
 	in(t, db.URL(), add...).want(t, cli.ExitOK).narrow(t).inOrder(t, "is guarded from now on", "acc/<id>",
@@ -111,8 +110,7 @@ func TestGuardAddAgainAddsWhatIsMissingAndElseChangesNothing(t *testing.T) {
 }
 
 func TestGuardAddOfAPartSaysThatItIsUnderTheGuardOfTheWhole(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	partitioned(t, db)
 	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, cli.ExitOK)
 	part := []string{"guard", "add", "accounts_1", "--resource", "accounts", "--key", "id"}
@@ -128,8 +126,7 @@ func TestGuardAddOfAPartSaysThatItIsUnderTheGuardOfTheWhole(t *testing.T) {
 }
 
 func TestGuardDropNeedsAWordAndTellsHowToGoBack(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	partitioned(t, db)
 	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, cli.ExitOK)
 	in(t, db.URL(), "guard", "drop", "accounts").want(t, cli.ExitUsage, "lets everybody write to table accounts "+
@@ -159,8 +156,7 @@ func TestGuardDropNeedsAWordAndTellsHowToGoBack(t *testing.T) {
 
 func TestGuardDropMakesNoHoleInTheGuardOfTheWhole(t *testing.T) {
 	pgtest.Whole(t, "TestGuardDropNeedsAWordAndTellsHowToGoBack")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	partitioned(t, db)
 	execute(t, db, "CREATE TABLE other (id int)")
 	in(t, db.URL(), "guard", "add", "accounts").want(t, cli.ExitOK)
@@ -178,8 +174,7 @@ func TestGuardDropMakesNoHoleInTheGuardOfTheWhole(t *testing.T) {
 }
 
 func TestGuardNamesTheTableThatTheSearchPathMeans(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for _, sql := range []string{"CREATE SCHEMA aaa", "CREATE TABLE aaa.jobs (id int)", "CREATE TABLE jobs (id int)"} {
 		execute(t, db, sql)
 	}
@@ -193,8 +188,7 @@ func TestGuardNamesTheTableThatTheSearchPathMeans(t *testing.T) {
 }
 
 func TestGuardWaitsForWritersNoLongerThanItIsTold(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, "CREATE TABLE jobs (id int)")
 	writer := db.Conn(t)
 	for _, sql := range []string{"BEGIN", "INSERT INTO jobs VALUES (1)"} {
@@ -243,8 +237,7 @@ func blocked(tb testing.TB, db *pgtest.DB) {
 }
 
 func TestGuardRefusesWhatCannotBeGuardedAndSaysWhy(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for _, sql := range []string{"CREATE TABLE jobs (id int, at timestamptz)", "CREATE VIEW seen AS SELECT 1"} {
 		execute(t, db, sql)
 	}
@@ -302,8 +295,7 @@ func TestGuardCommandLinesThatAreWrongExitWithTwo(t *testing.T) {
 }
 
 func TestWhoDoesNotOwnTheTableIsToldWhoMust(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, "CREATE TABLE jobs (id int)")
 	user := asUser(t, db, "pglock_user")
 	in(t, user, "guard", "add", "jobs").want(t, cli.ExitPermission, "as the table's owner")
@@ -328,8 +320,7 @@ func TestGuardsNeedTheSchema(t *testing.T) {
 
 func TestGuardsWorkInAnotherSchema(t *testing.T) {
 	pgtest.Whole(t, "TestEveryAnswerNamesTheServerAndTheDatabase")
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	execute(t, db, "CREATE TABLE jobs (id int)")
 	mine := func(args ...string) answer { return in(t, db.URL(), append(args, "--schema", "My locks")...) }
 	mine("migrate", "up").want(t, cli.ExitOK)
@@ -345,8 +336,7 @@ func TestGuardsWorkInAnotherSchema(t *testing.T) {
 
 func TestTextsOfGuardsAreQuoted(t *testing.T) {
 	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	table, resource, column := "ev\x1b[2Jil\ntable", "it's \x1b]0;x\a\u202e\u009b1m", "ke\x1b[1my"
 	name := "public." + pgx.Identifier{table}.Sanitize()
 	execute(t, db, fmt.Sprintf("CREATE TABLE %s (%s int) PARTITION BY RANGE (%[2]s)", name,
@@ -376,8 +366,7 @@ func TestTextsOfGuardsAreQuoted(t *testing.T) {
 }
 
 func TestEventsOfEveryKindAreTold(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, "CREATE TABLE jobs (id int)")
 	hold(t, db, "worker-1", "files")
 	in(t, db.URL(), "guard", "add", "jobs", "--resource", "r").want(t, cli.ExitOK)
@@ -393,10 +382,7 @@ func TestEventsOfEveryKindAreTold(t *testing.T) {
 			t.Fatalf("%s: %s", sql, state)
 		}
 	}
-	admin, err := lockadmin.New(t.Context(), db.Pool(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(lockadmin.New(t.Context(), db.Pool(t)))(t)
 	events, err := lists.All(admin.History(t.Context(), lockadmin.HistoryQuery{}))
 	if err != nil || len(events) != 5 {
 		t.Fatalf("%+v, %v", events, err)
@@ -421,8 +407,7 @@ func TestEventsOfEveryKindAreTold(t *testing.T) {
 // Whoever may make triggers could switch a guard off: it is not made, and if the right comes later everybody who looks
 // hears of it, with what to do.
 func TestGuardThatOthersCanSwitchOffIsRefusedAndShown(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	role := "guest_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	execute(t, db, "CREATE TABLE jobs (id int); CREATE ROLE "+role+"; GRANT ALL ON jobs TO "+role)
 	conn := db.Conn(t)

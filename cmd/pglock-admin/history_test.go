@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
 )
@@ -65,9 +66,7 @@ func TestHistoryShowsEveryKind(t *testing.T) {
 		}
 		screens.Compare(t, "testdata/history/"+name+".golden", text)
 	}
-	if _, err := conn.Exec(t.Context(), "SELECT pglock.set_history('me', 'all')"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Exec(t.Context(), "SELECT pglock.set_history('me', 'all')"))(t)
 	if a := in(t, db.URL(), "history", "gpu").want(t, cli.ExitOK, `"x\x1b[2J\u202e<b>\n"`,
 		"1m  "); strings.Contains(a.stdout, "--level all") {
 		t.Errorf("%s: want no advice at level all", a.stdout)
@@ -79,8 +78,7 @@ func TestHistoryShowsEveryKind(t *testing.T) {
 }
 
 func TestRecordShowsAndSetsTheLevel(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	in(t, db.URL(), "record").want(t, cli.ExitOK, "losses: ", "kept for      90d")
 	in(t, db.URL(), "record", "--level", "all", "--keep", "30d").want(t, cli.ExitOK, "all: every tenure", "since",
 		"kept for      30d")
@@ -96,18 +94,11 @@ func TestRecordShowsAndSetsTheLevel(t *testing.T) {
 	for _, bad := range [][]string{{"--level", "most"}, {"--keep", "1h"}, {"--keep", "-1d"}, {"a"}} {
 		in(t, db.URL(), append([]string{"record"}, bad...)...).want(t, cli.ExitUsage)
 	}
-	slow, err := db.Conn(t).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := slow.Exec(t.Context(), `LOCK TABLE pglock.locks IN ROW EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	slow := must.Get(db.Conn(t).Begin(t.Context()))(t)
+	must.Get(slow.Exec(t.Context(), `LOCK TABLE pglock.locks IN ROW EXCLUSIVE MODE`))(t)
 	in(t, db.URL(), "record", "--level", "losses", "--timeout", "6s").want(t, cli.ExitFailure,
 		"nothing was changed within 6s", "pg_locks")
-	if err := slow.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, slow.Rollback(t.Context()))
 }
 
 func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
@@ -162,8 +153,7 @@ func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
 
 func TestTheHistoryNeedsTheRoleOfAnOperator(t *testing.T) {
 	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	user := asUser(t, db, "pglock_user")
 	for _, command := range [][]string{{"history"}, {"record"}, {"record", "--level", "all"}, {"verify"}} {
 		in(t, user, command...).want(t, cli.ExitPermission, "pglock_admin")

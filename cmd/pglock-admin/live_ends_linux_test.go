@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -33,14 +34,8 @@ type gate struct {
 // newGate gives the connection string that leads through it.
 func newGate(t *testing.T, connString string) (*gate, string) {
 	t.Helper()
-	u, err := url.Parse(connString)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(connString))(t)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	g := &gate{to: u.Host, listen: l, open: map[net.Conn]bool{}}
 	g.joined.Go(func() {
 		for {
@@ -159,8 +154,7 @@ func TestALostConnectionIsShownAndTriedAgain(t *testing.T) {
 // A server that does not answer is asked once at a time, and given up after --timeout.
 func TestAServerThatFallsSilentMakesTheScreenOld(t *testing.T) {
 	pgtest.Whole(t, "TestALostConnectionIsShownAndTriedAgain")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker-1", "jobs/a")
 	g, through := newGate(t, db.URL())
 	s := onScreen(t, through, 80, 24, "top", "--interval", "100ms", "--timeout", "9s")
@@ -187,8 +181,7 @@ func TestAServerThatFallsSilentMakesTheScreenOld(t *testing.T) {
 
 func TestAScreenLeavesTheTerminalAsItWas(t *testing.T) {
 	pgtest.Whole(t, "TestAScreenInThisProcessLeavesNothingRunning")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker-1", "jobs/a")
 	for name, c := range map[string]struct {
 		end  func(t *testing.T, s *screen)
@@ -206,9 +199,7 @@ func TestAScreenLeavesTheTerminalAsItWas(t *testing.T) {
 			s.types("rea\x03")
 		}, cli.ExitInterrupted},
 		"SIGTERM while the terminal takes no output": {func(t *testing.T, s *screen) {
-			if err := unix.IoctlSetInt(int(s.slave.Fd()), unix.TCXONC, unix.TCOOFF); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, unix.IoctlSetInt(int(s.slave.Fd()), unix.TCXONC, unix.TCOOFF))
 			s.size(100, 30) // so that there is something to write
 			time.Sleep(200 * time.Millisecond)
 			s.signal(syscall.SIGTERM)
@@ -232,8 +223,7 @@ func TestAScreenLeavesTheTerminalAsItWas(t *testing.T) {
 }
 
 func TestAScreenEndsWithItsTerminal(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker-1", "jobs/a")
 	s := onScreen(t, db.URL(), 80, 24, "watch", "jobs/a")
 	s.shows("● worker-1")
@@ -241,10 +231,7 @@ func TestAScreenEndsWithItsTerminal(t *testing.T) {
 	_ = s.terminal.Close()
 	s.exits(cli.ExitInterrupted)
 
-	file, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Executable())(t)
 	// as nohup does
 	deaf := exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-c", `trap '' HUP; exec "$0" "$@"`, file,
 		"watch", "jobs/a")
@@ -257,13 +244,9 @@ func TestAScreenEndsWithItsTerminal(t *testing.T) {
 
 // Ctrl-Z and SIGTSTP give the terminal back to the shell, and fg brings the screen back.
 func TestAScreenIsSuspendedAndGoesOn(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker-1", "jobs/a")
-	file, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Executable())(t)
 	shell := exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-c", `set -m
 		"$0" watch jobs/a; echo "stopped $?"; stty -a | grep -o ' [-]*echo '; read line
 		fg; echo "stopped $?"; read line
@@ -275,9 +258,7 @@ func TestAScreenIsSuspendedAndGoesOn(t *testing.T) {
 	s.asItWas()
 	s.types("\n")
 	s.shows("● worker-1")
-	if err := syscall.Kill(s.child(), syscall.SIGTSTP); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Kill(s.child(), syscall.SIGTSTP))
 	s.until("the shell", func(text string) bool { return strings.Count(text, "stopped ") == 2 })
 	s.asItWas()
 	s.types("\n")
@@ -289,8 +270,7 @@ func TestAScreenIsSuspendedAndGoesOn(t *testing.T) {
 
 // A screen that no shell can continue, as in a container, does not stop.
 func TestAScreenWithoutAShellIgnoresCtrlZ(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker-1", "jobs/a")
 	s := onScreen(t, db.URL(), 80, 24, "watch", "jobs/a")
 	s.shows("● worker-1")
@@ -304,16 +284,10 @@ func TestAScreenWithoutAShellIgnoresCtrlZ(t *testing.T) {
 
 // Somebody who ends the screen in the middle of a break learns that it may be done.
 func TestAScreenThatEndsInTheMiddleOfABreakSaysSo(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker-1", "jobs/a")
-	tx, err := db.Conn(t).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "SELECT FROM pglock.locks WHERE name = 'jobs/a' FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(db.Conn(t).Begin(t.Context()))(t)
+	must.Get(tx.Exec(t.Context(), "SELECT FROM pglock.locks WHERE name = 'jobs/a' FOR UPDATE"))(t)
 	s := onScreen(t, db.URL(), 120, 40, "watch", "jobs/a")
 	s.shows("● worker-1")
 	s.types("bstuck\r")
@@ -322,9 +296,7 @@ func TestAScreenThatEndsInTheMiddleOfABreakSaysSo(t *testing.T) {
 	s.types("\x03")
 	s.ends(cli.ExitInterrupted)
 	s.shows("Token 1: it is unknown whether the lease was broken", "Try: pglock-admin")
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tx.Rollback(t.Context()))
 	if _, err := lease.Check(t.Context()); err != nil {
 		t.Errorf("the server went on with what nobody waits for: %v", err)
 	}
@@ -332,8 +304,7 @@ func TestAScreenThatEndsInTheMiddleOfABreakSaysSo(t *testing.T) {
 
 // What the screen has started is joined: the package's check for goroutines would find the rest.
 func TestAScreenInThisProcessLeavesNothingRunning(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker-1", "jobs/a")
 	for _, end := range []string{"q", "\x03", "the context"} {
 		s := emptyScreen(t, 80, 24)

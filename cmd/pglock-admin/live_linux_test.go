@@ -18,6 +18,7 @@ import (
 	"github.com/charmbracelet/x/vt"
 	"golang.org/x/sys/unix"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
 )
 
@@ -40,10 +41,7 @@ type screen struct {
 // onScreen starts a command line of pglock-admin in a terminal of that size. It reads the database of url.
 func onScreen(t *testing.T, url string, columns, lines int, args ...string) *screen {
 	t.Helper()
-	file, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Executable())(t)
 	return screenOf(t, url, columns, lines, exec.CommandContext(context.WithoutCancel(t.Context()), file, args...))
 }
 
@@ -54,9 +52,7 @@ func screenOf(t *testing.T, url string, columns, lines int, cmd *exec.Cmd) *scre
 	cmd.Env = append(os.Environ(), asProgram+"=1", "DATABASE_URL="+url, "TERM=xterm-256color")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.slave, s.slave, s.slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	go func() { s.ended <- cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	return s
@@ -115,10 +111,7 @@ func (s *screen) size(columns, lines int) {
 // settings are those of the terminal: whether it echoes, edits lines, makes signals of keys.
 func (s *screen) settings() *unix.Termios {
 	s.t.Helper()
-	settings, err := unix.IoctlGetTermios(int(s.slave.Fd()), unix.TCGETS)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	settings := must.Get(unix.IoctlGetTermios(int(s.slave.Fd()), unix.TCGETS))(s.t)
 	return settings
 }
 
@@ -157,9 +150,7 @@ func (s *screen) showsNoMore(gone string) string {
 
 func (s *screen) types(keys string) {
 	s.t.Helper()
-	if _, err := s.terminal.WriteString(keys); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Get(s.terminal.WriteString(keys))(s.t)
 }
 
 // ends waits for the end of the program, and wants its exit code, and the terminal as it was.
@@ -192,24 +183,15 @@ func (s *screen) exits(code int) {
 
 func (s *screen) signal(sig syscall.Signal) {
 	s.t.Helper()
-	if err := s.cmd.Process.Signal(sig); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Do(s.t, s.cmd.Process.Signal(sig))
 }
 
 // child is the process that the program of the terminal, a shell, has started.
 func (s *screen) child() int {
 	s.t.Helper()
 	pid := strconv.Itoa(s.cmd.Process.Pid)
-	children, err := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	child, err := strconv.Atoi(strings.Fields(string(children))[0])
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return child
+	children := must.Get(os.ReadFile("/proc/" + pid + "/task/" + pid + "/children"))(s.t)
+	return must.Get(strconv.Atoi(strings.Fields(string(children))[0]))(s.t)
 }
 
 // written is everything that was written to the terminal.

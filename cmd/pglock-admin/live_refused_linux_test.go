@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -32,12 +33,8 @@ func TestAScreenRefusesWhatIsNoTerminal(t *testing.T) {
 
 // What is wrong from the start is said as by other commands, before the screen is touched.
 func TestAScreenThatCannotBeginSaysWhy(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
-	away, err := url.Parse(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := pgtest.Parallel(t)
+	away := must.Get(url.Parse(db.URL()))(t)
 	away.Host = closedPort(t)
 	for _, c := range []struct {
 		url  string

@@ -11,6 +11,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/internal/pause"
@@ -124,10 +125,7 @@ func TestALeaseIsBrokenFromTheScreenWithAReason(t *testing.T) {
 		if _, err := lease.Check(t.Context()); err == nil {
 			t.Error("the lease was not broken")
 		}
-		admin, err := lockadmin.New(t.Context(), db.Pool(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		admin := must.Get(lockadmin.New(t.Context(), db.Pool(t)))(t)
 		for e, err := range admin.History(t.Context(), lockadmin.HistoryQuery{Lock: "jobs/a"}) {
 			if err != nil || e.Kind != lockadmin.EventBreak || e.Reason != "stuck since 3:00" ||
 				e.Token != lease.Token() {
@@ -139,16 +137,13 @@ func TestALeaseIsBrokenFromTheScreenWithAReason(t *testing.T) {
 
 // Whoever asks for the reason has shown a token. A lease that was granted while somebody typed stays.
 func TestALeaseThatWasGrantedMeanwhileIsNeverBrokenFromTheScreen(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker-1", "jobs/a")
 	s := onScreen(t, db.URL(), 120, 40, "watch", "jobs/a")
 	s.shows("● worker-1")
 	s.types("b")
 	s.shows("BREAK THIS LEASE")
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lease.Release(t.Context()))
 	next := hold(t, db, "worker-2", "jobs/a")
 	s.shows("● worker-2", "holder  worker-1", "This lease has ended meanwhile. Enter breaks nothing.")
 	s.types("stuck\r")
@@ -184,8 +179,7 @@ func TestARefusedBreakNamesTheRoleThatIsMissing(t *testing.T) {
 
 // watch moves within a second of the change.
 func TestWatchMovesWhenTheLockChanges(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker-1", "jobs/a")
 	s := onScreen(t, db.URL(), 40, 20, "watch", "jobs/a")
 	s.shows("● worker-1")
@@ -193,9 +187,7 @@ func TestWatchMovesWhenTheLockChanges(t *testing.T) {
 	s.drawnTo(40)
 	for tries := 1; ; tries++ {
 		began := time.Now()
-		if err := lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, lease.Release(t.Context()))
 		s.shows("○ nobody holds it")
 		took := time.Since(began)
 		if took < 1500*time.Millisecond { // at least once, on a busy machine
@@ -228,8 +220,7 @@ func (s *screen) drawnTo(line int) {
 // Nothing from the database reaches the terminal as it is.
 func TestHostileNamesDoNotReachTheTerminal(t *testing.T) {
 	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for n, text := range screens.Hostile {
 		if len(text) > 256 {
 			text = strings.ToValidUTF8(text[:256], "")
@@ -274,8 +265,7 @@ func rowLines(text string) []string {
 }
 
 func TestTopAndWatchSayThatAHolderIsSilent(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, "SELECT pglock.acquire_lease('nightly', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')")
 	execute(t, db, "UPDATE pglock.locks SET acquired_at = acquired_at - interval '1 min'") // and no sign of life since
 	s := onScreen(t, db.URL(), 120, 40, "top", "--interval", "100ms")

@@ -16,19 +16,17 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 func TestListShowsHeldLocksAndOnRequestFreeOnes(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	in(t, db.URL(), "list").want(t, cli.ExitOK, "no lock is held")
 	hold(t, db, "worker-1", "jobs/a")
-	if err := hold(t, db, "worker-2", "jobs/b").Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, hold(t, db, "worker-2", "jobs/b").Release(t.Context()))
 	hold(t, db, "worker-3", "other")
 
 	a := in(t, db.URL(), "list").want(t, cli.ExitOK, "LOCK", "EXPIRES-IN", "jobs/a", "worker-1", "█", "other")
@@ -52,8 +50,7 @@ func TestListShowsHeldLocksAndOnRequestFreeOnes(t *testing.T) {
 
 func TestListReadsEveryPage(t *testing.T) {
 	pgtest.Whole(t, "TestListHasALineForEveryHolderAndCountsWhoWaits")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	const many = 2101
 	execute(t, db,
 		`SELECT pglock.acquire_lease('lock-' || i, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour') FROM generate_series(1, $1) i`, many)
@@ -71,13 +68,10 @@ func TestListReadsEveryPage(t *testing.T) {
 }
 
 func TestShowTellsTheLockItsFencesAndItsEvents(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker-1", "jobs/a", pglock.WithMetadata(json.RawMessage(`{"build":7}`)))
 	write := func(pgx.Tx) error { return nil }
-	if err := fencedWrite(t, db, lease, write); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, fencedWrite(t, db, lease, write))
 	in(t, db.URL(), "show", "jobs/a").want(t, cli.ExitOK, "jobs/a", "held for", "worker-1", `"build"`, "FENCE OF", "█")
 	in(t, db.URL(), "break", "jobs/a", "--reason", "stuck").want(t, cli.ExitOK)
 	in(t, db.URL(), "show", "jobs/a").want(t, cli.ExitOK, "FREE", "last holder", "broke the lease of worker-1 with "+
@@ -93,10 +87,7 @@ func TestShowTellsTheLockItsFencesAndItsEvents(t *testing.T) {
 
 func fencedWrite(tb testing.TB, db *pgtest.DB, lease *pglock.Lease, write func(pgx.Tx) error) error {
 	tb.Helper()
-	tx, err := db.Conn(tb).Begin(tb.Context())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	tx := must.Get(db.Conn(tb).Begin(tb.Context()))(tb)
 	defer tx.Rollback(tb.Context()) //nolint:errcheck // after a commit
 	if _, err := fencedstore.Guard(tb.Context(), tx, lease); err != nil {
 		return err
@@ -108,8 +99,7 @@ func fencedWrite(tb testing.TB, db *pgtest.DB, lease *pglock.Lease, write func(p
 }
 
 func TestBreakFencesTheOldHolderAndIsInTheHistory(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "stuck-worker", "jobs/a")
 	a := in(t, db.URL(), "break", "jobs/a", "--reason", "host is down", "--by", "me@desk", "-o", "json").want(t,
 		cli.ExitOK)
@@ -133,8 +123,7 @@ func TestBreakFencesTheOldHolderAndIsInTheHistory(t *testing.T) {
 }
 
 func TestBreakTellsWhoWasBrokenAndWhatHappensNext(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "stuck-worker", "jobs/a")
 	in(t, db.URL(), "break", "jobs/a", "--reason", "r").want(t, cli.ExitOK, "stuck-worker", "old token", "new token",
 		cli.Actor(), "next fenced write")
@@ -142,16 +131,13 @@ func TestBreakTellsWhoWasBrokenAndWhatHappensNext(t *testing.T) {
 
 // Whoever has locked the lock's row is in the way of a break: the command that is advised names that process.
 func TestABreakThatTakesTooLongSaysHowToFindWhoIsInItsWay(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker", "jobs/a")
 	busy := db.Conn(t)
 	for _, sql := range []string{"BEGIN", "SELECT FROM pglock.watch('jobs/a', '1 min')",
 		"SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('statement_timeout', " +
 			"'idle_in_transaction_session_timeout', 'transaction_timeout')"} {
-		if _, err := busy.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(busy.Exec(t.Context(), sql))(t)
 	}
 	session := ask[string](t, db, "SELECT session_id::text FROM pglock.locks")
 	for what, try := range map[string]string{
@@ -168,8 +154,7 @@ func TestABreakThatTakesTooLongSaysHowToFindWhoIsInItsWay(t *testing.T) {
 
 // The server names the statement that ends the transaction in the way of a break. So does the advice.
 func TestABreakOfALockedRowSaysHowToEndThatTransaction(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker", "jobs/a")
 	busy := db.Conn(t)
 	for _, sql := range []string{"BEGIN", "SELECT FROM pglock.locks WHERE name = 'jobs/a' FOR UPDATE"} {
@@ -183,8 +168,7 @@ func TestABreakOfALockedRowSaysHowToEndThatTransaction(t *testing.T) {
 }
 
 func TestBreakOfWhatIsNotHeldExitsWithThree(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker", "jobs/a")
 	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", fmt.Sprint(lease.Token()+1)).want(t, cli.ExitNotHeld,
 		"nothing was broken")
@@ -215,17 +199,13 @@ func asUser(t *testing.T, db *pgtest.DB, role string) string {
 	if role != "" {
 		execute(t, db, fmt.Sprintf("GRANT %s TO %s", role, pgx.Identifier{name}.Sanitize()))
 	}
-	u, err := url.Parse(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(db.URL()))(t)
 	u.User = url.UserPassword(name, "secret")
 	return u.String()
 }
 
 func TestAUserWithoutOperatorRightsMayLookButNotBreak(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker", "jobs/a")
 	user := asUser(t, db, "pglock_user")
 	in(t, user, "list").want(t, cli.ExitOK, "jobs/a")
@@ -242,8 +222,7 @@ func TestAUserWithoutOperatorRightsMayLookButNotBreak(t *testing.T) {
 }
 
 func TestAUserWithoutAnyRightsIsToldWhatToAskFor(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	user := asUser(t, db, "")
 	in(t, user, "list").want(t, cli.ExitPermission, "pglock_user")
 	in(t, strings.Replace(user, "secret", "wrong", 1), "list").want(t, cli.ExitPermission, "PGPASSWORD")
@@ -252,8 +231,7 @@ func TestAUserWithoutAnyRightsIsToldWhatToAskFor(t *testing.T) {
 
 func TestTerminalEscapesAreQuoted(t *testing.T) {
 	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	name, holder := "evil\x1b[2J\nname", "hol\x1b]0;x\ader\u202e\u009b1m"
 	lease := hold(t, db, holder, name, pglock.WithMetadata(json.RawMessage(`"\u001b[31m\u202e"`)))
 	unsafe := func(a answer) {
@@ -282,8 +260,7 @@ func TestTerminalEscapesAreQuoted(t *testing.T) {
 
 // A lock that nobody holds and nobody gets is in the list, with the word that why has for it.
 func TestAFreeLockThatIsStuckIsListed(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, "SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'former', '1 h') FROM "+
 		"unnest('{free,stuck,young}'::text[]) n")
 	execute(t, db, "SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'waiter', '1 h', "+

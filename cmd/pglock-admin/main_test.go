@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/dev/troubles"
 	"github.com/pglock-dev/pglock/migrations"
@@ -127,29 +128,19 @@ func decode[T any](tb testing.TB, text string) (v T) {
 // hold takes a lock for the length of the test.
 func hold(tb testing.TB, db *pgtest.DB, holder, name string, opts ...pglock.AcquireOption) *pglock.Lease {
 	tb.Helper()
-	client, err := pglock.New(tb.Context(), db.Pool(tb), pglock.WithDefaultHolder(holder),
-		pglock.WithDefaultTTL(time.Minute))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	client := must.Get(pglock.New(tb.Context(), db.Pool(tb), pglock.WithDefaultHolder(holder),
+		pglock.WithDefaultTTL(time.Minute)))(tb)
 	tb.Cleanup(func() {
-		if err := client.Close(context.Background()); err != nil {
-			tb.Error(err)
-		}
+		must.Note(tb, client.Close(context.Background()))
 	})
-	lease, err := client.TryAcquire(tb.Context(), name, opts...)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	lease := must.Get(client.TryAcquire(tb.Context(), name, opts...))(tb)
 	return lease
 }
 
 func execute(tb testing.TB, db *pgtest.DB, sql string, args ...any) {
 	tb.Helper()
 	db.Look(tb, func(conn *pgx.Conn) {
-		if _, err := conn.Exec(tb.Context(), sql, args...); err != nil {
-			tb.Fatal(err)
-		}
+		must.Get(conn.Exec(tb.Context(), sql, args...))(tb)
 	})
 }
 

@@ -48,8 +48,7 @@ func TestMigrateWorksInAnotherSchema(t *testing.T) {
 }
 
 func TestAMarkThatAFailedStepHasLeftIsPutRight(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, "UPDATE pglock.pglock_schema_migrations SET dirty = true")
 	in(t, db.URL(), "migrate", "version").want(t, cli.ExitOK, latest+"\n")
 	in(t, db.URL(), "migrate", "up").want(t, cli.ExitOK, "as before")
@@ -60,8 +59,7 @@ func TestAMarkThatAFailedStepHasLeftIsPutRight(t *testing.T) {
 
 func TestMigrateForceIsTheWayOutWhereSomethingWasChangedByHand(t *testing.T) {
 	pgtest.Whole(t, "TestMigrateMakesTellsAndRemovesTheSchema")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, fmt.Sprintf("UPDATE pglock.pglock_schema_migrations SET version = %d, dirty = true",
 		migrations.Latest+3))
 	force := fmt.Sprint("migrate force ", migrations.Latest)
@@ -82,8 +80,7 @@ func TestMigrateForceOfAMissingSchemaIsRefused(t *testing.T) {
 }
 
 func TestASchemaOfANewerReleaseIsToldApart(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	next := strconv.Itoa(migrations.Latest + 1)
 	execute(t, db, `CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+
 		next+`'`)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
@@ -132,12 +133,8 @@ func TestANameBehindTwoDashesIsTakenAsItIs(t *testing.T) {
 
 // What the real program shows of real locks, given back to it by a real shell.
 func TestEveryNameThatIsShownLeadsBackToItsLock(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := pgtest.Parallel(t)
+	self := must.Get(os.Executable())(t)
 	shell := func(line string) string {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", line)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/explain"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -19,10 +20,7 @@ import (
 // statementsOf gives the first SQL that docs/install.md tells under a heading.
 func statementsOf(t *testing.T, heading string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../docs/install.md"))(t)
 	_, below, _ := strings.Cut(string(text), "\n"+heading+"\n")
 	_, below, _ = strings.Cut(below, "```sql\n")
 	sql, _, found := strings.Cut(below, "```")
@@ -54,8 +52,7 @@ func newOwner(t *testing.T, db *pgtest.DB) (name string, give func()) {
 
 func TestDoctorSaysWhenTheOwnerIsASuperuserAndTheDocsTellHowToChangeThat(t *testing.T) {
 	pgtest.Whole(t, "TestDoctorTellsWhatEachFindingMeans")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner, give := newOwner(t, db)
 	execute(t, db, "CREATE TABLE guarded (id int)")
 	in(t, db.URL(), "guard", "add", "guarded").want(t, cli.ExitOK)
@@ -88,9 +85,7 @@ func TestDoctorSaysWhenTheOwnerIsASuperuserAndTheDocsTellHowToChangeThat(t *test
 	}
 
 	// Everything works as before, for users and for operators.
-	if err := fencedWrite(t, db, lease, func(pgx.Tx) error { return nil }); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, fencedWrite(t, db, lease, func(pgx.Tx) error { return nil }))
 	if state := written(t, db.Conn(t), "INSERT INTO guarded VALUES (1)"); state != "LK011" {
 		t.Errorf("a write past the guard: %q", state)
 	}
@@ -105,8 +100,7 @@ func TestDoctorSaysWhenTheOwnerIsASuperuserAndTheDocsTellHowToChangeThat(t *test
 
 func TestTheOwnerThatTheDocsMakeMayMigrate(t *testing.T) {
 	pgtest.Whole(t, "TestWhoDoesNotOwnTheTableIsToldWhoMust")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	owner, give := newOwner(t, db)
 	give()
 	execute(t, db, "GRANT CREATE ON DATABASE "+db.Name()+" TO "+owner)
@@ -121,8 +115,7 @@ func TestTheOwnerThatTheDocsMakeMayMigrate(t *testing.T) {
 
 // The server refuses writes when there are no more of them; until then nothing else tells.
 func TestDoctorShowsHowNearTheLimitOfMultixactsIs(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	f := finding(t, decode[explain.DoctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, cli.ExitOK).stdout),
 		"multixacts")
 	var used, limit int64

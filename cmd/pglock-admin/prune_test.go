@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/act"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -34,9 +35,7 @@ func ask[T any](tb testing.TB, db *pgtest.DB, sql string, args ...any) (v T) {
 func idleSince(tb testing.TB, db *pgtest.DB, ago string, names ...string) {
 	tb.Helper()
 	for _, name := range names {
-		if err := hold(tb, db, "worker", name).Release(tb.Context()); err != nil {
-			tb.Fatal(err)
-		}
+		must.Do(tb, hold(tb, db, "worker", name).Release(tb.Context()))
 		execute(tb, db, `UPDATE pglock.locks SET ended_at = clock_timestamp() - $2::text::interval WHERE name = $1`,
 			name, ago)
 	}
@@ -47,15 +46,12 @@ const deadWaiters = `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, s
 	FROM generate_series(1, $2)`
 
 func TestPruneRemovesWhatIsIdleAndKeepsTheRest(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	idleSince(t, db, "25 h", "idle", "idle too", "only the dead wait for it")
 	idleSince(t, db, "23 h", "recent")
 	held := hold(t, db, "worker", "held")
 	execute(t, db, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 month' WHERE name = 'held'`)
-	if err := hold(t, db, "reader", "shared", pglock.WithShared()).Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, hold(t, db, "reader", "shared", pglock.WithShared()).Release(t.Context()))
 	hold(t, db, "reader", "shared", pglock.WithShared()) // its head has been free for ever
 	execute(t, db,
 		`UPDATE pglock.locks SET ended_at = clock_timestamp() - interval '1 month' WHERE name = 'shared' AND slot = 0`)
@@ -87,8 +83,7 @@ func TestPruneRemovesWhatIsIdleAndKeepsTheRest(t *testing.T) {
 
 // Only sweep forgets these, and it may be that nothing but prune calls it.
 func TestPruneRemovesEveryKindOfLeftover(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, deadWaiters, "a", 1)
 	const old = ` - d * interval '1 minute' FROM unnest(ARRAY[`
 	for _, sql := range []string{ // two of each that are old enough, and one that is not
@@ -113,8 +108,7 @@ func TestPruneRemovesEveryKindOfLeftover(t *testing.T) {
 
 // As text, PostgreSQL 14 reads neither the defaults in microseconds nor the longest in seconds.
 func TestPruneTakesDurationsOfEveryLengthOnEveryServer(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	idleSince(t, db, "25 h", "idle")
 	in(t, db.URL(), "prune", "--idle", "106000d", "--events", "106000d").want(t, cli.ExitOK, "locks      0,")
 	in(t, db.URL(), "prune", "--idle", "25h10m500us").want(t, cli.ExitOK, "locks      0,")
@@ -123,15 +117,10 @@ func TestPruneTakesDurationsOfEveryLengthOnEveryServer(t *testing.T) {
 }
 
 func TestI21_PruneLeavesFencesAndTokensGoOn(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker", "a")
-	if err := fencedWrite(t, db, lease, func(pgx.Tx) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, fencedWrite(t, db, lease, func(pgx.Tx) error { return nil }))
+	must.Do(t, lease.Release(t.Context()))
 	if view := decode[act.PruneView](t, in(t, db.URL(), "prune", "--idle", "0s", "-o", "json").want(t,
 		cli.ExitOK).stdout); view.Locks != 1 {
 		t.Fatalf("%+v", view)
@@ -150,24 +139,17 @@ const tableOfLocks = `relation = 'pglock.locks'::regclass
 
 // A step looks for names without a lock. One that is granted before the step has the table is not removed.
 func TestI21_PruneLeavesALockThatIsGrantedWhileItWaitsForTheTable(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	idleSince(t, db, "25 h", "a")
 	look := db.Conn(t)
-	tx, err := db.Conn(t).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(db.Conn(t).Begin(t.Context()))(t)
 	if _, err := tx.Exec(t.Context(),
 		`SELECT pglock.acquire_lease('a', gen_random_uuid(), gen_random_uuid(), 'worker', '1 hour')`); err != nil {
 		t.Fatal(err)
 	}
 	// for a busy machine
-	if _, err := tx.Exec(t.Context(), "SET LOCAL idle_in_transaction_session_timeout = '1min'"); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan answer, 1)
-	go func() { done <- in(t, db.URL(), "prune", "--timeout", "1m") }()
+	must.Get(tx.Exec(t.Context(), "SET LOCAL idle_in_transaction_session_timeout = '1min'"))(t)
+	done := must.Go(func() answer { return in(t, db.URL(), "prune", "--timeout", "1m") })
 	waiting := 0
 	pgtest.Eventually(t, "prune waits for the table", func() bool {
 		if err := look.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks
@@ -176,9 +158,7 @@ func TestI21_PruneLeavesALockThatIsGrantedWhileItWaitsForTheTable(t *testing.T) 
 		}
 		return waiting > 0
 	})
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tx.Commit(t.Context()))
 	if a := <-done; waiting == 0 || a.code != cli.ExitOK || !strings.Contains(a.stdout, "locks      0,") {
 		t.Errorf("waiting %d: %+v", waiting, a)
 	}
@@ -189,8 +169,7 @@ func TestI21_PruneLeavesALockThatIsGrantedWhileItWaitsForTheTable(t *testing.T) 
 
 // sweep removes a thousand at a time.
 func TestPruneRemovesAllDeadWaitersHoweverMany(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, deadWaiters, "a", 2345)
 	if view := decode[act.PruneView](t, in(t, db.URL(), "prune", "-o", "json").want(t,
 		cli.ExitOK).stdout); view.Leftovers != 2345 {
@@ -207,8 +186,7 @@ const manyIdle = `INSERT INTO pglock.locks (name, holder, session_id, grant_id, 
 	FROM (SELECT nextval('pglock.fencing_token_seq') AS i FROM generate_series(1, $1)) i`
 
 func TestPruneTakesTheTableForAThousandLocksAtATime(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, manyIdle, 2500)
 	execute(t, db, `CREATE TABLE public.steps (xact xid8, names int)`)
 	execute(t, db, `CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -226,8 +204,7 @@ func TestPruneTakesTheTableForAThousandLocksAtATime(t *testing.T) {
 }
 
 func TestPruneGoesOnBehindLocksThatStay(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, manyIdle, 1500)
 	execute(t, db,
 		`INSERT INTO pglock.sessions VALUES ('11111111-1111-4111-8111-111111111111', 'worker', clock_timestamp() + interval '1 hour')`)
@@ -239,8 +216,7 @@ func TestPruneGoesOnBehindLocksThatStay(t *testing.T) {
 }
 
 func TestPruneKeepsWhatItHasRemovedWhenItsTimeIsUp(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, manyIdle, 1500)
 	execute(t, db,
 		`CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(120); RETURN OLD; END'`)
@@ -276,23 +252,15 @@ func (w *signalWriter) String() string {
 // writes keeps the table of locks in use until the function that it returns is called.
 func writes(tb testing.TB, db *pgtest.DB) (done func()) {
 	tb.Helper()
-	tx, err := db.Conn(tb).Begin(tb.Context())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if _, err := tx.Exec(tb.Context(), `LOCK TABLE pglock.locks IN ROW EXCLUSIVE MODE`); err != nil {
-		tb.Fatal(err)
-	}
+	tx := must.Get(db.Conn(tb).Begin(tb.Context()))(tb)
+	must.Get(tx.Exec(tb.Context(), `LOCK TABLE pglock.locks IN ROW EXCLUSIVE MODE`))(tb)
 	return func() {
-		if err := tx.Rollback(tb.Context()); err != nil {
-			tb.Error(err)
-		}
+		must.Note(tb, tx.Rollback(tb.Context()))
 	}
 }
 
 func TestPruneWaitsForThoseWhoWriteAndSaysSo(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	idleSince(t, db, "25 h", "idle")
 	done := writes(t, db)
 	stderr := &signalWriter{told: make(chan struct{})}
@@ -320,8 +288,7 @@ func TestPruneWaitsForThoseWhoWriteAndSaysSo(t *testing.T) {
 }
 
 func TestPruneOfATableThatStaysInUseRemovesNoLockAndSaysWhoUsesIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	idleSince(t, db, "25 h", "idle")
 	execute(t, db, deadWaiters, "a", 3)
 	defer writes(t, db)()
@@ -353,8 +320,7 @@ func TestPruneOfATableThatStaysInUseRemovesNoLockAndSaysWhoUsesIt(t *testing.T) 
 
 // The server ends the removal by itself when the time of the command is up, also when nobody is left to cancel it.
 func TestPruneBoundsItsStatementsOnTheServer(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	idleSince(t, db, "25 h", "idle")
 	execute(t, db, `CREATE TABLE public.seen AS SELECT 0 AS ms`)
 	execute(t, db, `CREATE FUNCTION public.see() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -368,8 +334,7 @@ func TestPruneBoundsItsStatementsOnTheServer(t *testing.T) {
 
 // A removal that takes longer than the command may is ended, and the table is free again.
 func TestPruneLeavesNothingRunningOnTheServer(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	idleSince(t, db, "25 h", "idle")
 	execute(t, db,
 		`CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(120); RETURN OLD; END'`)
@@ -390,8 +355,7 @@ func TestPruneLeavesNothingRunningOnTheServer(t *testing.T) {
 }
 
 func TestPruneWorksWhateverTheIsolationOfTheSession(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	idleSince(t, db, "25 h", "idle")
 	execute(t, db, `ALTER DATABASE `+pgx.Identifier{db.Name()}.Sanitize()+
 		` SET default_transaction_isolation = 'serializable'`)
@@ -413,8 +377,7 @@ func TestPruneNeedsAnOperator(t *testing.T) {
 
 // Everybody may sweep. A prune that is refused has not done even that, and says who may.
 func TestARefusedPruneRemovesNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	idleSince(t, db, "25 h", "idle")
 	execute(t, db, deadWaiters, "idle", 4)
 	a := in(t, asUser(t, db, "pglock_user"), "prune").want(t, cli.ExitPermission,

@@ -10,16 +10,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // as gives the connection string of another user and database of the same server.
 func as(tb testing.TB, address, user, database string) string {
 	tb.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	u := must.Get(url.Parse(address))(tb)
 	u.User, u.Path = url.UserPassword(user, "secret"), "/"+database
 	return u.String()
 }
@@ -29,16 +27,11 @@ func TestWithoutTheRolesNobodyIsToldToGrantThem(t *testing.T) {
 	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	t.Parallel()
 	server := pgtest.Dedicated(t, nil)
-	conn, err := pgx.Connect(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pgx.Connect(t.Context(), server.URL()))(t)
 	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
 	do := func(sql string) {
 		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(conn.Exec(t.Context(), sql))(t)
 	}
 	for _, sql := range []string{"CREATE ROLE app LOGIN PASSWORD 'secret'", "CREATE ROLE other LOGIN PASSWORD 'secret'",
 		"CREATE DATABASE mine OWNER app", "CREATE SCHEMA pglock"} {
@@ -89,8 +82,7 @@ func TestWithoutTheRolesNobodyIsToldToGrantThem(t *testing.T) {
 
 func TestWhoLacksARightIsToldWhichStatementGivesIt(t *testing.T) {
 	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker", "a")
 	execute(t, db, "CREATE TABLE jobs ()")
 	user := asUser(t, db, "")
@@ -130,18 +122,14 @@ func TestWhoLacksARightIsToldWhichStatementGivesIt(t *testing.T) {
 }
 
 func TestAMemberThatDoesNotInheritIsToldToSetTheRole(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	user := asUser(t, db, "")
 	execute(t, db, fmt.Sprintf("ALTER ROLE %s NOINHERIT", pgx.Identifier{db.Name() + "_user"}.Sanitize()))
 	execute(t, db, fmt.Sprintf("GRANT pglock_admin TO %s", pgx.Identifier{db.Name() + "_user"}.Sanitize()))
 	for _, command := range []string{"list", "migrate up", "migrate version"} {
 		in(t, user, strings.Fields(command)...).want(t, cli.ExitPermission, "try: PGOPTIONS='-c role=pglock_user'")
 	}
-	u, err := url.Parse(user)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(user))(t)
 	query := u.Query()
 	query.Set("options", "-c role=pglock_user")
 	u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
@@ -149,8 +137,7 @@ func TestAMemberThatDoesNotInheritIsToldToSetTheRole(t *testing.T) {
 }
 
 func TestAUserWhoMayNotConnectIsToldWhichStatementGivesIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	user := asUser(t, db, "pglock_user")
 	execute(t, db, "REVOKE CONNECT ON DATABASE "+pgx.Identifier{db.Name()}.Sanitize()+" FROM PUBLIC")
 	for _, command := range []string{"list", "migrate version"} {
@@ -163,8 +150,7 @@ func TestAUserWhoMayNotConnectIsToldWhichStatementGivesIt(t *testing.T) {
 // A person on call may have a user who can look and do nothing else.
 func TestAReadOnlyUserMayLook(t *testing.T) {
 	pgtest.Whole(t, "TestAUserWithTheRightsOfThePageMayLookAndDoNothingElse")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker", "a")
 	looks := []string{"list", "list --order age", "show a", "why a", "why", "waiters", "waiters --order age",
 		"sessions", "fences", "fences --order age", "doctor", "guard list", "migrate version"}
@@ -187,10 +173,7 @@ func TestAReadOnlyUserMayLook(t *testing.T) {
 // The page says what such a user needs, and this is it.
 func TestAUserWithTheRightsOfThePageMayLookAndDoNothingElse(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/command-line.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../docs/command-line.md"))(t)
 	_, rest, _ := strings.Cut(string(page), "CREATE ROLE viewer LOGIN;\n")
 	grants, _, found := strings.Cut(rest, "```")
 	if !found {

@@ -12,16 +12,14 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // blocks are the examples of docs/run.md that begin with ``` and this.
 func blocks(t *testing.T, kind string) (all []string) {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/run.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../docs/run.md"))(t)
 	for rest, found := string(text), true; found; {
 		if _, rest, found = strings.Cut(rest, "\n```"+kind+"\n"); found {
 			block, after, _ := strings.Cut(rest, "\n```\n")
@@ -45,27 +43,17 @@ func fromDocs(t *testing.T, file string) string {
 func byHand(t *testing.T, url, script string) (reports int, output string) {
 	t.Helper()
 	bin := t.TempDir()
-	file, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(file, filepath.Join(bin, "pglock-admin")); err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Executable())(t)
+	must.Do(t, os.Symlink(file, filepath.Join(bin, "pglock-admin")))
 	if err := os.WriteFile(filepath.Join(bin, "report"), []byte("#!/bin/sh\necho \"$PGLOCK_NAME\" >> \"$REPORTS\"\n"),
 		0o700); err != nil {
 		t.Fatal(err)
 	}
 	// The day does not change between two runs of a script: the first answer of date is that of all.
-	date, err := exec.LookPath("date")
-	if err != nil {
-		t.Fatal(err)
-	}
+	date := must.Get(exec.LookPath("date"))(t)
 	today := "#!/bin/sh\nfile=$(dirname \"$0\")/today$#\n" +
 		"test -f \"$file\" || " + date + " \"$@\" > \"$file\"\ncat \"$file\"\n"
-	if err := os.WriteFile(filepath.Join(bin, "date"), []byte(today), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(bin, "date"), []byte(today), 0o700))
 	log := filepath.Join(bin, "log")
 	cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", script)
 	cmd.Dir = bin
@@ -120,9 +108,7 @@ func TestTheUnitAndTheCronJobOfTheDocsRunOnceEach(t *testing.T) {
 	unit, _, _ = strings.Cut(unit, "'\n")
 	_, words, _ := strings.Cut(blocks(t, "yaml")[0], "command: ")
 	var job []string
-	if err := json.Unmarshal([]byte(words), &job); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(words), &job))
 	for _, script := range []string{strings.NewReplacer("$$", "$", "%%", "%").Replace(unit), job[2]} {
 		db := pgtest.Database(t)
 		script = "(" + script + "); (" + script + ") || test $? = 118"
@@ -138,9 +124,7 @@ func TestTheFenceOfTheDocsRefusesACommandThatHasLostItsLock(t *testing.T) {
 	db := pgtest.Database(t)
 	execute(t, db, "CREATE TABLE accounts (id int, balance int); INSERT INTO accounts VALUES (16, 0)")
 	file := filepath.Join(t.TempDir(), "fence.sql")
-	if err := os.WriteFile(file, []byte(fromDocs(t, "fence.sql")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte(fromDocs(t, "fence.sql")), 0o600))
 	psql := `psql -X -q -d "$DATABASE_URL" -f ` + file
 	running(t, db.URL(), append([]string{"accounts/16"}, sh(psql)...)...).ends(t, 0)
 	p := running(t, db.URL(), append([]string{"accounts/16", "--ttl", "1h"}, sh("echo ready; read line; "+psql)...)...)

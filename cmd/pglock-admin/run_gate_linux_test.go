@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -35,9 +36,7 @@ func TestASignalToWhatBecomesTheCommandIsNotLost(t *testing.T) {
 	ours[1], its[1] = its[1], ours[1] // it reports to us, and we open it
 	gate := program(t.Context(), t, "run-minder", "gate", "3", "4", "/bin/sleep", "sleep", "60")
 	gate.ExtraFiles = its[:]
-	if err := gate.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, gate.Start())
 	var before string
 	pgtest.Eventually(t, "the gate at rest", func() bool {
 		now := stateOf(t, gate.Process.Pid)
@@ -45,9 +44,7 @@ func TestASignalToWhatBecomesTheCommandIsNotLost(t *testing.T) {
 		before = now
 		return rests
 	})
-	if err := gate.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, gate.Process.Signal(syscall.SIGTERM))
 	ended := make(chan struct{})
 	go func() {
 		_ = gate.Wait()
@@ -70,10 +67,7 @@ func TestASignalToWhatBecomesTheCommandIsNotLost(t *testing.T) {
 // stateOf is the state of a process, and the time that it has computed.
 func stateOf(t *testing.T, pid int) string {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)))(t)
 	_, rest, _ := strings.Cut(string(text), ") ")
 	fields := strings.Fields(rest)
 	return strings.Join([]string{fields[0], fields[11], fields[12]}, " ")
@@ -82,10 +76,7 @@ func stateOf(t *testing.T, pid int) string {
 // linked lets a run that is prepared start from a link to this program, in a folder that everybody may read.
 func (p *errandProcess) linked(t *testing.T) (file string) {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "linked-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	folder := must.Get(os.MkdirTemp("", "linked-"))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	file = filepath.Join(folder, "pglock-admin")
 	if err := errors.Join(os.Chmod(folder, 0o755), os.Link(p.cmd.Path, file)); err != nil {
@@ -96,8 +87,7 @@ func (p *errandProcess) linked(t *testing.T) (file string) {
 }
 
 func TestAProgramThatIsReplacedWhileItWaitsRunsItsCommand(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	first := running(t, db.URL(), line("a", sh("echo at work; read line"))...)
 	first.says(t, "at work")
 	p := prepared(t, db.URL(), line("a", sh(`cat /proc/$PPID/comm; ps -o args= -p $PPID | cut -d ' ' -f 1,2`))...)
@@ -105,12 +95,8 @@ func TestAProgramThatIsReplacedWhileItWaitsRunsItsCommand(t *testing.T) {
 	p.start(t)
 	queued(t, db, "a", 1)
 	another := file + ".new"
-	if err := os.WriteFile(another, []byte("#!/bin/sh\necho another\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(another, file); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(another, []byte("#!/bin/sh\necho another\n"), 0o700))
+	must.Do(t, os.Rename(another, file))
 	first.goesOn(t)
 	p.says(t, "pglock-admin")
 	p.says(t, file+" run-minder")
@@ -123,8 +109,7 @@ func TestTheLockIsFreeWhenTheGroupOfAKilledMinderHasEnded(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can start another user's process")
 	}
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := prepared(t, db.URL(), line("a --ttl 10m", sh(`echo $PPID; echo $$; read line`))...)
 	p.linked(t)
 	const nobody = 65534
@@ -134,20 +119,14 @@ func TestTheLockIsFreeWhenTheGroupOfAKilledMinderHasEnded(t *testing.T) {
 	minder, command := p.number(t), p.number(t)
 	other := exec.CommandContext(t.Context(), "sleep", "600")
 	other.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: command}
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, other.Start())
 	next := running(t, db.URL(),
 		line("a", sh(fmt.Sprintf("kill -0 %d && echo overlaps; exit 0", other.Process.Pid)))...)
 	queued(t, db, "a", 1)
-	if err := syscall.Kill(minder, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Kill(minder, syscall.SIGKILL))
 	wantGone(t, command)
 	time.Sleep(time.Second) // the next would begin at once
-	if err := other.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, other.Process.Kill())
 	_ = other.Wait()
 	p.ends(t, run.ExitRunBase+cli.ExitFailure, "the process that minds COMMAND has ended; COMMAND was killed")
 	if out := next.ends(t, 0); out != "" {

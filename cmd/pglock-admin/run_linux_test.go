@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -59,18 +60,13 @@ func atTerminal(t *testing.T, url, script string) *session {
 	t.Helper()
 	master, slave := pseudoTerminal(t)
 	defer slave.Close()
-	file, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Executable())(t)
 	s := &session{t: t, terminal: master, cmd: exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-c",
 		"set -m\n"+script)}
 	s.cmd.Env = append(os.Environ(), asProgram+"=1", "DATABASE_URL="+url, "RUN="+file)
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = slave, slave, slave
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.cmd.Start())
 	t.Cleanup(func() {
 		_ = s.cmd.Process.Kill()
 		_ = s.cmd.Wait()
@@ -97,15 +93,12 @@ func (s *session) shows(text string) {
 
 func (s *session) types(text string) {
 	s.t.Helper()
-	if _, err := s.terminal.WriteString(text); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Get(s.terminal.WriteString(text))(s.t)
 }
 
 func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
 	pgtest.Whole(t, "TestRunPassesSignalsOnAndTheSecondRequestToEndKills")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	// A command that has read a line is in the foreground.
 	s := atTerminal(t, db.URL(), `
 		"$RUN" run a -- sh -c 'read line; echo "it reads $line"'; echo "first $?"
@@ -140,9 +133,7 @@ func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
 	s.shows("stopped ")
 	conn := db.Conn(t)
 	pgtest.Eventually(t, "the lease has ended", func() (over bool) {
-		if err := conn.QueryRow(t.Context(), "SELECT NOT held FROM pglock.get_lock('a')").Scan(&over); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, conn.QueryRow(t.Context(), "SELECT NOT held FROM pglock.get_lock('a')").Scan(&over))
 		return over
 	})
 	s.types("\n")
@@ -165,8 +156,7 @@ func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
 }
 
 func TestACommandReadsTheTerminalUnlessItIsInAPipeline(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	s := atTerminal(t, db.URL(), `
 		"$RUN" run a -- sh -c 'read line; echo "it reads $line" >&2' > /dev/null; echo "first $?"
 		"$RUN" run a -- sh -c 'read line; echo "it reads $line" >&2' | (trap '' INT; cat); echo "second"`)
@@ -180,15 +170,12 @@ func TestACommandReadsTheTerminalUnlessItIsInAPipeline(t *testing.T) {
 
 // The kernel kills the command itself when nobody else can. What the command has started goes on.
 func TestTheCommandDiesWithBothRunAndItsMinder(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := running(t, db.URL(), line("a", sh(`trap '' TERM; echo $PPID; echo $$; `+idle))...)
 	minder, command := p.number(t), p.number(t)
 	p.signal(t, syscall.SIGSTOP)
 	awaitStopped(t, p.cmd.Process.Pid)
-	if err := syscall.Kill(minder, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Kill(minder, syscall.SIGKILL))
 	p.signal(t, syscall.SIGKILL)
 	p.ends(t, -1)
 	wantGone(t, command)
@@ -196,9 +183,7 @@ func TestTheCommandDiesWithBothRunAndItsMinder(t *testing.T) {
 
 // In a container there may be nobody who waits for a process whose parent has ended. Here that is this test.
 func TestOrphansOfTheCommandAreCollected(t *testing.T) {
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 	defer func() {
 		_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 	}()
@@ -211,8 +196,7 @@ func TestOrphansOfTheCommandAreCollected(t *testing.T) {
 
 // Who has left the group, and waits for nobody, may have a child in it. The child has ended, and stays in the group.
 func TestAProcessOfTheGroupForWhichNobodyWaitsKeepsNoLock(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := running(t, db.URL(), line("a --kill-after 100ms",
 		sh(`(sleep 1000 & exec setsid sleep 1000) < /dev/null > /dev/null 2>&1 & echo $!; read line; exit 5`))...)
 	left := p.number(t)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 )
@@ -28,8 +29,7 @@ const stubborn = `trap 'echo asked' TERM; (trap '' TERM; exec sleep 60) & echo $
 const idle = `while :; do sleep 0.5 & wait $!; done`
 
 func TestACommandWhoseLockIsBrokenGetsTermAndThenKill(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := running(t, db.URL(), line("a --ttl 9s --kill-after 3s", sh(stubborn))...)
 	pids := []int{p.number(t), p.number(t)}
 	in(t, db.URL(), "break", "a", "--reason", "test").want(t, cli.ExitOK)
@@ -48,8 +48,7 @@ func TestACommandWhoseLockIsBrokenGetsTermAndThenKill(t *testing.T) {
 }
 
 func TestACommandWhoseLockIsBrokenMayEndByItself(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := running(t, db.URL(), line("a --ttl 9s", sh(`trap 'echo tidy; exit 0' TERM; echo $$; `+idle))...)
 	p.number(t)
 	in(t, db.URL(), "break", "a", "--reason", "test").want(t, cli.ExitOK)
@@ -60,14 +59,13 @@ func TestACommandWhoseLockIsBrokenMayEndByItself(t *testing.T) {
 // lives follows a process from outside, and tells when it has ended.
 func lives(t *testing.T, pid int) <-chan time.Time {
 	t.Helper()
-	ended := make(chan time.Time, 1)
-	go func() {
+	ended := must.Go(func() time.Time {
 		tick := time.NewTicker(2 * time.Millisecond)
 		defer tick.Stop()
 		for deadline := time.Now().Add(patience); !gone(pid) && time.Now().Before(deadline); <-tick.C {
 		}
-		ended <- time.Now()
-	}()
+		return time.Now()
+	})
 	return ended
 }
 
@@ -96,8 +94,7 @@ func inTime(t *testing.T, try func() error) {
 const lasting = 20 * time.Second
 
 func TestI7_ACommandIsDeadBeforeTheLeaseEndsAlsoWhenRunIsStopped(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	inTime(t, func() error { return deadWhenRunIsStopped(t, db) })
 }
 
@@ -126,15 +123,12 @@ func deadWhenRunIsStopped(t *testing.T, db *pgtest.DB) error {
 
 // When the whole machine stood still, the minder is the first to act.
 func TestACommandIsKilledWhenRunAndItsMinderWakeUpTooLate(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := running(t, db.URL(),
 		line("a --ttl 6s", sh(`trap '' TERM; echo $PPID; echo $$; while :; do echo alive; sleep 0.05; done`))...)
 	minder, command := p.number(t), p.number(t)
 	for _, pid := range []int{command, p.cmd.Process.Pid, minder} {
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, syscall.Kill(pid, syscall.SIGSTOP))
 		awaitStopped(t, pid)
 	}
 	next := running(t, db.URL(), line("a --holder next", sh("echo next; read line"))...)
@@ -142,9 +136,7 @@ func TestACommandIsKilledWhenRunAndItsMinderWakeUpTooLate(t *testing.T) {
 	woken := time.Now()
 	ended := lives(t, command)
 	for _, pid := range []int{p.cmd.Process.Pid, minder} {
-		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, syscall.Kill(pid, syscall.SIGCONT))
 	}
 	if err := syscall.Kill(command, syscall.SIGCONT); err != nil && !errors.Is(err, syscall.ESRCH) {
 		t.Fatal(err)
@@ -157,16 +149,13 @@ func TestACommandIsKilledWhenRunAndItsMinderWakeUpTooLate(t *testing.T) {
 }
 
 func TestACommandIsKilledByRunWhenTheMinderIsStopped(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := running(t, db.URL(), line("a --ttl 6s", sh(`trap '' TERM; trap 'echo here' USR1; echo $PPID; echo $$; `+
 		idle))...)
 	minder, command := p.number(t), p.number(t)
 	p.signal(t, syscall.SIGUSR1) // through the minder, which has told before that the command runs
 	p.says(t, "here")
-	if err := syscall.Kill(minder, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Kill(minder, syscall.SIGSTOP))
 	awaitStopped(t, minder)
 	in(t, db.URL(), "break", "a", "--reason", "test").want(t, cli.ExitOK)
 	p.ends(t, run.ExitLost, "COMMAND was killed")
@@ -177,19 +166,13 @@ func TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheServerIsAway(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Dedicated(t, nil)
 	url := server.URL()
-	if err := migrations.Up(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), url))
 	inTime(t, func() error {
 		err := deadBeforeTheLeaseEnds(t, url, func() {
-			if err := server.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, server.Kill())
 		})
 		if err != nil {
-			if err := server.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, server.Restart(t.Context()))
 		}
 		return err
 	})
@@ -197,8 +180,7 @@ func TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheServerIsAway(t *testing.T) {
 
 func TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheNetworkIsCutInSilence(t *testing.T) {
 	pgtest.Whole(t, "TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheServerIsAway")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	inTime(t, func() error {
 		address, cut := silentWay(t, db.URL())
 		return deadBeforeTheLeaseEnds(t, address, cut)
@@ -209,17 +191,13 @@ func TestACommandThatEndsWhileTheServerIsAwayKeepsItsExitCode(t *testing.T) {
 	pgtest.Whole(t, "TestASuccessIsRecordedWhenTheServerIsBack")
 	t.Parallel()
 	server := pgtest.Dedicated(t, nil)
-	if err := migrations.Up(t.Context(), server.URL()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), server.URL()))
 	flags := "--ttl 1m --timeout 1s "
 	plain := running(t, server.URL(), line(flags+"a", sh("echo ready; read line; exit 4"))...)
 	once := running(t, server.URL(), line(flags+"b --once k", sh("echo ready; read line"))...)
 	plain.says(t, "ready")
 	once.says(t, "ready")
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, server.Kill())
 	plain.goesOn(t)
 	once.goesOn(t)
 	plain.ends(t, 4, "it is unknown whether lock a was released: ", "it is free in 1m at the latest")
@@ -230,19 +208,13 @@ func TestACommandThatEndsWhileTheServerIsAwayKeepsItsExitCode(t *testing.T) {
 func TestASuccessIsRecordedWhenTheServerIsBack(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Dedicated(t, nil)
-	if err := migrations.Up(t.Context(), server.URL()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), server.URL()))
 	p := running(t, server.URL(), line("a --once k --ttl 1m", sh("echo ready; read line"))...)
 	p.says(t, "ready")
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, server.Kill())
 	p.goesOn(t)
 	time.Sleep(300 * time.Millisecond) // for a first attempt, which fails
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, server.Restart(t.Context()))
 	p.ends(t, 0)
 	running(t, server.URL(), line("a --once k", sh("echo never"))...).ends(t, run.ExitDone)
 }
@@ -289,15 +261,9 @@ func deadBeforeTheLeaseEnds(t *testing.T, url string, fail func()) error {
 // silentWay is a way to the database that passes nothing on any more, and closes no connection, after cut.
 func silentWay(t *testing.T, address string) (way string, cut func()) {
 	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(address))(t)
 	server := u.Host
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	u.Host = l.Addr().String()
 	var silent atomic.Bool
 	var all sync.WaitGroup
@@ -336,17 +302,14 @@ func silentWay(t *testing.T, address string) (way string, cut func()) {
 }
 
 func TestACommandRunsForAsLongAsItsLeaseIsRenewed(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := running(t, db.URL(), line("a --ttl 6s", sh(`echo ready; read line; echo "still here"`))...)
 	p.says(t, "ready")
 	first, conn := leaseEnd(t, db, "a"), db.Conn(t)
 	pgtest.Eventually(t, "the lease has outlived its first end", func() (over bool) {
-		err := conn.QueryRow(t.Context(), "SELECT held AND clock_timestamp() > $1::timestamptz + interval '500 ms' "+
-			"FROM pglock.get_lock('a')", first).Scan(&over)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, conn.QueryRow(t.Context(),
+			"SELECT held AND clock_timestamp() > $1::timestamptz + interval '500 ms' "+
+				"FROM pglock.get_lock('a')", first).Scan(&over))
 		return over
 	})
 	p.goesOn(t)
@@ -367,8 +330,7 @@ func (p *errandProcess) unread(t *testing.T) (reader, writer *os.File) {
 }
 
 func TestRunActsBeforeItSpeaksToAReaderWhoIsGone(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	// A shell may say that its sleep was terminated, and would die of that.
 	p := prepared(t, db.URL(), line("a --ttl 9s", sh(`sh -c 'kill -PIPE $$'; echo "$? by a broken pipe"
 		exec 2> /dev/null; trap 'echo tidy; exit 0' TERM; echo ready; `+idle))...)
@@ -394,8 +356,7 @@ const leftover = `(trap "" TERM; exec sleep 60) & exit 0`
 
 // A terminal after Ctrl-S is such a reader.
 func TestRunReleasesTheLockThoughNobodyReadsWhatItSays(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := prepared(t, db.URL(), line("a --once k --kill-after 100ms", sh("read line; "+leftover))...)
 	_, writer := p.unread(t)
 	_ = writer.SetWriteDeadline(time.Now().Add(time.Second)) // a pipe has one

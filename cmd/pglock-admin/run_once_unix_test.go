@@ -13,13 +13,13 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 func TestAKeyIsDoneOnceByEightRunsAtTheSameTime(t *testing.T) {
 	pgtest.Whole(t, "TestAKeyIsDoneWhenItsCommandHasSucceeded")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	file := filepath.Join(t.TempDir(), "done")
 	script := sh("echo at work >> " + file + "; read line")
 	var all []*errandProcess
@@ -43,8 +43,7 @@ func TestAKeyIsDoneOnceByEightRunsAtTheSameTime(t *testing.T) {
 }
 
 func TestAKeyIsDoneWhenItsCommandHasSucceeded(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	once := func(script string, flags ...string) *errandProcess {
 		return running(t, db.URL(), append(append([]string{"a", "--once", "slot 7"}, flags...), sh(script)...)...)
 	}
@@ -82,9 +81,7 @@ func TestACommandMayNoteItsKeyInItsOwnTransaction(t *testing.T) {
 	execute(t, db, "CREATE TABLE payouts (day text)")
 	script := fromDocs(t, "once.sql")
 	file := filepath.Join(t.TempDir(), "once.sql")
-	if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte(script), 0o600))
 	command := `psql -X -q -d "$DATABASE_URL" -f ` + file
 	p := running(t, db.URL(), append([]string{"payouts", "--once", "2026-11-22"}, sh(command+" && exit 3")...)...)
 	p.ends(t, 3) // the work is done, and run thinks that it is not
@@ -99,8 +96,7 @@ func TestACommandMayNoteItsKeyInItsOwnTransaction(t *testing.T) {
 }
 
 func TestAKeyThatIsTooOldIsRefusedAndOneThatIsYoungIsNot(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	today := time.Now().UTC().Format(time.DateOnly)
 	old := running(t, db.URL(), append([]string{"a", "--once", "2020-01-01", "--keep", "90d"}, sh("echo never")...)...)
 	if out := old.ends(t, run.ExitRunBase+cli.ExitUsage,
@@ -116,8 +112,7 @@ func TestAKeyThatIsTooOldIsRefusedAndOneThatIsYoungIsNot(t *testing.T) {
 }
 
 func TestASuccessThatCannotBeNotedSaysSo(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := running(t, db.URL(), append([]string{"a", "--once", "k"}, sh("echo ready; read line")...)...)
 	p.says(t, "ready")
 	execute(t, db,
@@ -132,8 +127,7 @@ func TestASuccessThatCannotBeNotedSaysSo(t *testing.T) {
 
 // A lock that is broken when the command has just succeeded: another may be at work for the same key.
 func TestAKeyIsNotNotedUnderALeaseThatIsLost(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := running(t, db.URL(), append([]string{"a", "--once", "k", "--ttl", "1h"}, sh("echo ready; read line")...)...)
 	p.says(t, "ready")
 	in(t, db.URL(), "break", "a", "--reason", "test").want(t, cli.ExitOK)
@@ -143,8 +137,7 @@ func TestAKeyIsNotNotedUnderALeaseThatIsLost(t *testing.T) {
 }
 
 func TestARunWhoseLockWasBrokenUnnoticedSaysSoAtTheEnd(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := running(t, db.URL(), append([]string{"a", "--ttl", "1h"}, sh("echo ready; read line")...)...)
 	p.says(t, "ready")
 	in(t, db.URL(), "break", "a", "--reason", "test").want(t, cli.ExitOK)
@@ -216,8 +209,7 @@ func TestRunRefusesWhatItCannotDoBeforeItDoesAnything(t *testing.T) {
 }
 
 func TestRunTakesANameAsItIsForScripts(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for _, name := range []string{"--help", `"quoted`, "a b"} {
 		p := running(t, db.URL(), append([]string{"--try", "--", name}, sh(`echo "$PGLOCK_NAME"`)...)...)
 		p.says(t, name)
@@ -254,8 +246,7 @@ func TestRunSaysWhyTheServerDoesNotGiveALock(t *testing.T) {
 }
 
 func TestRunWorksWithStandardInputClosed(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := prepared(t, db.URL(), line("a", sh(`read line || echo "nothing to read"; echo three >&3`))...)
 	p.cmd.Args = append([]string{"sh", "-c", `exec "$0" "$@" 3>&1 <&-`, p.cmd.Path}, p.cmd.Args[1:]...)
 	p.cmd.Path = "/bin/sh"

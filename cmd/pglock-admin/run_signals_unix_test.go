@@ -14,12 +14,12 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 func TestRunGivesItsCommandTheLeaseAndItsOwnFiles(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := prepared(t, db.URL(), line("a#b --limit 3 --holder tester", sh(`
 		echo "$PGLOCK_NAME|$PGLOCK_RESOURCE|$PGLOCK_SLOT|$PGLOCK_SCHEMA|$PGLOCK_KEY|$ONE"
 		echo "$PGLOCK_TOKEN"
@@ -52,8 +52,7 @@ func TestRunGivesItsCommandTheLeaseAndItsOwnFiles(t *testing.T) {
 }
 
 func TestRunSaysThatARowIsLockedOfALockThatNobodyHolds(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	running(t, db.URL(), line("a", sh("exit"))...).ends(t, 0)
 	psql := db.Conn(t)
 	for _, sql := range []string{"BEGIN", "SELECT FROM pglock.locks WHERE name = 'a' FOR UPDATE"} {
@@ -67,8 +66,7 @@ func TestRunSaysThatARowIsLockedOfALockThatNobodyHolds(t *testing.T) {
 }
 
 func TestOneOfTwoRunsHasTheLockAndTheOtherIsTold(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	first := running(t, db.URL(), line("a", sh("echo at work; read line; echo done"))...)
 	first.says(t, "at work")
 	for flags, code := range map[string]int{
@@ -98,8 +96,7 @@ func TestOneOfTwoRunsHasTheLockAndTheOtherIsTold(t *testing.T) {
 }
 
 func TestRunPassesSignalsOnAndTheSecondRequestToEndKills(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	// A shell that begins to read just when the signal arrives would read first, so these do not read.
 	for name, s := range map[string]syscall.Signal{
 		"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP, "QUIT": syscall.SIGQUIT,
@@ -156,8 +153,7 @@ func awaitStopped(t *testing.T, pid int) {
 }
 
 func TestASignalEndsTheWaitForTheLock(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "somebody", "a")
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1} {
 		if !pgtest.Among(s.String(), syscall.SIGINT.String(), syscall.SIGUSR1.String()) {
@@ -176,8 +172,7 @@ func TestASignalEndsTheWaitForTheLock(t *testing.T) {
 }
 
 func TestWhatTheCommandLeavesRunningEndsBeforeTheLockIsFree(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	// The one that stays says when it was asked to end, and goes on until it is killed.
 	p := running(t, db.URL(), line("a --ttl 6s --kill-after 1s", sh(`
 		(trap 'echo asked' TERM; echo ready; while :; do sleep 0.05; done) & echo $!
@@ -206,8 +201,7 @@ func TestWhatTheCommandLeavesRunningEndsBeforeTheLockIsFree(t *testing.T) {
 }
 
 func TestNothingOutlivesARunThatIsKilled(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := running(t, db.URL(),
 		line("a", sh(`trap '' TERM; (trap '' TERM; echo $$; while :; do sleep 1; done) & echo $!; read line`))...)
 	pids := []int{p.number(t), p.number(t)}
@@ -217,17 +211,14 @@ func TestNothingOutlivesARunThatIsKilled(t *testing.T) {
 }
 
 func TestTheCommandIsKilledWhenItsMinderIs(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	p := running(t, db.URL(),
 		line("a", sh(`trap '' TERM; (trap '' TERM; while :; do sleep 1; done) & echo $!; echo $PPID; read line`))...)
 	left, minder := p.number(t), p.number(t)
 	if minder == p.cmd.Process.Pid {
 		t.Fatal("the command is a child of run itself")
 	}
-	if err := syscall.Kill(minder, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Kill(minder, syscall.SIGKILL))
 	p.ends(t, run.ExitRunBase+cli.ExitFailure, "the process that minds COMMAND has ended; COMMAND was killed")
 	wantGone(t, left)
 	in(t, db.URL(), "list").want(t, cli.ExitOK, "no lock is held")

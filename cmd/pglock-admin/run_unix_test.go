@@ -19,6 +19,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -79,9 +80,7 @@ func (p *errandProcess) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.cmd.Stdout, p.output, p.stdout = outEnd, out, bufio.NewReader(out)
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.cmd.Start())
 	_ = outEnd.Close()
 	t.Cleanup(func() { _ = out.Close() })
 	ended := make(chan struct{})
@@ -117,26 +116,19 @@ func (p *errandProcess) line(t *testing.T) string {
 // number reads a line that is a number, such as a process ID.
 func (p *errandProcess) number(t *testing.T) int {
 	t.Helper()
-	n, err := strconv.Atoi(p.line(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(strconv.Atoi(p.line(t)))(t)
 	return n
 }
 
 func (p *errandProcess) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.cmd.Process.Signal(s))
 }
 
 // GoesOn lets a command that reads a line from its standard input read one.
 func (p *errandProcess) goesOn(t *testing.T) {
 	t.Helper()
-	if _, err := io.WriteString(p.stdin, "go\n"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(p.stdin, "go\n"))(t)
 }
 
 // ends waits for the end, and gives what the command has written since.
@@ -204,17 +196,12 @@ func sh(script string) []string { return []string{"--", "sh", "-c", script} }
 func line(flags string, command []string) []string { return append(strings.Fields(flags), command...) }
 
 func TestRunHasTheExitCodeOfItsCommand(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	folder := t.TempDir()
 	plain := folder + "/plain"
-	if err := os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600))
 	nothing := folder + "/nothing"
-	if err := os.WriteFile(nothing, []byte("\x00\x01"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(nothing, []byte("\x00\x01"), 0o700))
 	for name, c := range map[string]struct {
 		command []string
 		code    int

@@ -24,6 +24,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/serve"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -85,10 +86,7 @@ func serveOn(t *testing.T, db *pgtest.DB, environment map[string]string, args ..
 // ask sends a request; each header is "Name: value".
 func (s *served) ask(method, path, body string, headers ...string) (status int, text string) {
 	s.t.Helper()
-	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body)))(s.t)
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
 		r.Header.Set(name, value)
@@ -96,15 +94,9 @@ func (s *served) ask(method, path, body string, headers ...string) (status int, 
 			r.Host = value
 		}
 	}
-	got, err := s.client.Do(r)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	got := must.Get(s.client.Do(r))(s.t)
 	defer got.Body.Close()
-	all, err := io.ReadAll(got.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	all := must.Get(io.ReadAll(got.Body))(s.t)
 	return got.StatusCode, string(all)
 }
 
@@ -118,8 +110,7 @@ func (s *served) want(status int, path string, headers ...string) string {
 }
 
 func TestServeNamesAsManyLocksInItsMetricsAsAsked(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "app-1", "nightly")
 	for number, named := range map[string]bool{"0": false, "1": true} {
 		text := serveOn(t, db, nil, "--metrics-locks", number).want(200, "metrics")
@@ -131,8 +122,7 @@ func TestServeNamesAsManyLocksInItsMetricsAsAsked(t *testing.T) {
 }
 
 func TestServeShowsThePageUntilItIsInterrupted(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "app-1", "nightly")
 	s := serveOn(t, db, nil)
 	if !strings.Contains(s.said, "at ") || !strings.HasPrefix(s.url, "http://127.0.0.1:") {
@@ -152,10 +142,7 @@ func TestServeShowsThePageUntilItIsInterrupted(t *testing.T) {
 	if text := s.want(200, "metrics"); !strings.Contains(text, "pglock_up 1\n") {
 		t.Errorf("metrics: %s", text)
 	}
-	got, err := s.client.Get(s.url + "api/stream")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(s.client.Get(s.url + "api/stream"))(t)
 	defer got.Body.Close()
 	s.stop()
 	if _, err := io.ReadAll(got.Body); err != nil { // a stream that is cut off has no end
@@ -191,8 +178,7 @@ func TestServeKnowsItsOwnNamesAlone(t *testing.T) {
 }
 
 func TestServeAsksForWhoIsNamedInFilesAndVariables(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	people, tokens := filepath.Join(t.TempDir(), "people"), filepath.Join(t.TempDir(), "tokens")
 	write(t, people, "# who may look\n\nalice:correct:horse\r\n")
 	write(t, tokens, "prometheus:0123456789abcdef\n")
@@ -215,8 +201,7 @@ func TestServeAsksForWhoIsNamedInFilesAndVariables(t *testing.T) {
 }
 
 func TestServeBreaksInTheNameOfWhoeverRunsIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "app-1", "nightly")
 	s := serveOn(t, db, nil, "--enable-break")
 	body := fmt.Sprintf(`{"name":"nightly","token":"%d","reason":"stuck"}`, lease.Token())
@@ -239,10 +224,7 @@ func TestServeSpeaksTLS(t *testing.T) {
 	if !strings.HasPrefix(s.url, "https://127.0.0.1:") {
 		t.Errorf("the page is at %s", s.url)
 	}
-	got, err := s.client.Get(s.url + "api/stream")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(s.client.Get(s.url + "api/stream"))(t)
 	defer got.Body.Close()
 	line, err := bufio.NewReader(got.Body).ReadString('\n')
 	if err != nil || got.ProtoMajor != 2 || line != "retry: 2000\n" {
@@ -300,10 +282,7 @@ func TestServeNeedsTheDatabaseAndItsSchemaAndAFreePort(t *testing.T) {
 	in(t, pgtest.EmptyDatabase(t).URL(), "serve").want(t, cli.ExitSchema, "is missing")
 	in(t, asUser(t, pgtest.Database(t), "pglock_user"), "serve", "--enable-break").want(t, cli.ExitPermission,
 		"GRANT pglock_admin TO")
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	in(t, pgtest.Database(t).URL(), "serve", "--listen", taken.Addr().String()).want(t, cli.ExitFailure,
 		"cannot listen on 127.0.0.1:", "takes a free port")
@@ -311,29 +290,18 @@ func TestServeNeedsTheDatabaseAndItsSchemaAndAFreePort(t *testing.T) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // certificate makes one for 127.0.0.1 that signs itself.
 func certificate(t *testing.T) (certFile, keyFile string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "pglock"},
 		NotAfter:    time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
+	private := must.Get(x509.MarshalPKCS8PrivateKey(key))(t)
 	dir := t.TempDir()
 	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	write(t, certFile, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
@@ -343,8 +311,7 @@ func certificate(t *testing.T) (certFile, keyFile string) {
 
 // A title does not hide which locks the page shows.
 func TestServeNamesItsDatabaseBesideTheTitle(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	s := serveOn(t, db, nil, "--title", "staging")
 	database := `name="pglock-database" content="` + db.Name() + `"`
 	for _, text := range []string{`name="pglock-title" content="staging"`, database} {

@@ -17,8 +17,7 @@ type judged struct {
 
 // One lock has the same verdict, and the same lives, in list and in show.
 func TestShowJudgesAsTheListDoes(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	for name, change := range map[string]string{
 		"alone":  "acquired_at = clock_timestamp() - interval '1 min'",
 		"shared": "acquired_at = clock_timestamp() - interval '1 min'",

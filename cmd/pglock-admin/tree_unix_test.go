@@ -9,13 +9,13 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 func TestListMarksSubtreesAndDrawsATree(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "mover", "tenants/7", pglock.WithSubtree())
 	hold(t, db, "reader", "tenants/8/reports/daily", pglock.WithShared())
 	hold(t, db, "reader", "tenants/8/reports/weekly", pglock.WithShared(), pglock.WithSubtree())
@@ -61,15 +61,12 @@ func TestListMarksSubtreesAndDrawsATree(t *testing.T) {
 }
 
 func TestRunTakesASubtree(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "importer", "tenants/7/import")
 	p := running(t, db.URL(), line("tenants/7 --subtree --try", sh("exit 0"))...)
 	p.ends(t, run.ExitHeld, "lock tenants/7 is not free: tenants/7/import is in the way", "of importer",
 		"pglock-admin why tenants/7")
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lease.Release(t.Context()))
 	p = running(t, db.URL(), line("tenants/7 --subtree --try", sh("echo in; read x"))...)
 	p.line(t)
 	below := running(t, db.URL(), line("tenants/7/import --try", sh("exit 0"))...)
@@ -78,8 +75,7 @@ func TestRunTakesASubtree(t *testing.T) {
 }
 
 func TestRunNamesTheWaiterThatGoesFirst(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "a reader", "a", pglock.WithShared())
 	running(t, db.URL(), line("a --wait 10m --holder writer", sh("exit 0"))...)
 	pgtest.Eventually(t, "the writer waits", func() bool {

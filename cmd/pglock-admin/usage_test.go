@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -150,14 +151,8 @@ func TestVersionTellsTheSchemaVersion(t *testing.T) {
 // closedPort is an address where nobody listens while the test runs: it is taken by the client of a connection.
 func closedPort(tb testing.TB) string {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	conn, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(tb)
+	conn := must.Get(net.Dial("tcp", l.Addr().String()))(tb)
 	tb.Cleanup(func() {
 		conn.Close()
 		l.Close()
@@ -191,20 +186,14 @@ func TestTheEnvironmentNamesTheServer(t *testing.T) {
 }
 
 func TestAServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	in(t, "postgres://me@"+l.Addr().String()+"/db?sslmode=disable", "list", "--timeout", "50ms").want(t,
 		cli.ExitUnreachable, "--timeout")
 }
 
 func TestAnUnknownDatabaseIsToldApart(t *testing.T) {
-	u, err := url.Parse(pgtest.Database(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(pgtest.Database(t).URL()))(t)
 	u.Path = "/no_such_database"
 	in(t, u.String(), "list").want(t, cli.ExitUnreachable, "createdb")
 }

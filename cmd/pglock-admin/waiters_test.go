@@ -8,6 +8,7 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/act"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/pglock"
@@ -44,8 +45,7 @@ func (a answer) narrow(tb testing.TB) answer {
 }
 
 func TestWaitersShowsTheQueueInOrder(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	in(t, db.URL(), "waiters").want(t, cli.ExitOK, "nobody waits for a lock\n")
 	hold(t, db, "host/worker[1]", "jobs/a")
 	in(t, db.URL(), "waiters", "jobs/a").want(t, cli.ExitOK, "nobody waits for lock jobs/a\n")
@@ -88,8 +88,7 @@ func TestWaitersShowsTheQueueInOrder(t *testing.T) {
 
 func TestWaitersLimitSaysThatThereAreMore(t *testing.T) {
 	pgtest.Whole(t, "TestEveryCommandWritesWhatItsFileHas")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "holder", "a")
 	for n := range 3 {
 		await(t, db, fmt.Sprintf("waiter-%d", n), "a", pglock.ModeExclusive, 0)
@@ -119,8 +118,7 @@ func TestWaitersLimitSaysThatThereAreMore(t *testing.T) {
 
 func TestWaitersOfDeadSessionsAreMarked(t *testing.T) {
 	pgtest.Whole(t, "TestEveryCommandWritesWhatItsFileHas")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "holder", "a")
 	await(t, db, "dead", "a", pglock.ModeExclusive, 0)
 	live := await(t, db, "alive", "a", pglock.ModeExclusive, 0)
@@ -136,8 +134,7 @@ func TestWaitersOfDeadSessionsAreMarked(t *testing.T) {
 }
 
 func TestAWaiterWhoseTurnHasComeIsSaidToWaitForNobody(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "holder", "a")
 	await(t, db, "next", "a", pglock.ModeExclusive, 0)
 	execute(t, db, "UPDATE pglock.locks SET expires_at = clock_timestamp()")
@@ -147,8 +144,7 @@ func TestAWaiterWhoseTurnHasComeIsSaidToWaitForNobody(t *testing.T) {
 
 func TestShowPicturesTheQueueFromTheHolderToTheLast(t *testing.T) {
 	pgtest.Whole(t, "TestWaitersShowsTheQueueInOrder")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	lease := hold(t, db, "host/worker[1]", "jobs/a")
 	if a := in(t, db.URL(), "show", "jobs/a").want(t, cli.ExitOK); strings.Contains(a.stdout, "QUEUE") {
 		t.Errorf("a queue of nobody:\n%s", a.stdout)
@@ -175,8 +171,7 @@ func TestShowPicturesTheQueueFromTheHolderToTheLast(t *testing.T) {
 }
 
 func TestShowTellsEveryHolder(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	one := hold(t, db, "host/worker[1]", "pool", pglock.WithLimit(2))
 	in(t, db.URL(), "show", "pool").want(t, cli.ExitOK, "limit 2", "held by 1", "SLOT", "host/worker[1]")
 	two := hold(t, db, "host/worker[2]", "pool", pglock.WithLimit(2))
@@ -193,9 +188,7 @@ func TestShowTellsEveryHolder(t *testing.T) {
 		len(view.Waiters) != 1 {
 		t.Errorf("%+v", view)
 	}
-	if err := one.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, one.Release(t.Context()))
 	if view := in(t, db.URL(), "show", "pool").want(t, cli.ExitOK); strings.Contains(view.stdout, "QUEUE") {
 		t.Errorf("the waiter has been granted the lock:\n%s", view.stdout)
 	}
@@ -203,11 +196,8 @@ func TestShowTellsEveryHolder(t *testing.T) {
 }
 
 func TestShowOfAFreeSemaphoreTellsItsLastHolder(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
-	if err := hold(t, db, "host/worker[1]", "pool", pglock.WithLimit(2)).Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	db := pgtest.Parallel(t)
+	must.Do(t, hold(t, db, "host/worker[1]", "pool", pglock.WithLimit(2)).Release(t.Context()))
 	a := in(t, db.URL(), "show", "pool").want(t, cli.ExitOK, "FREE", "last holder", "host/worker[1]", "limit 2")
 	if strings.Contains(a.stdout, "held by") || strings.Contains(a.stdout, "SLOT") {
 		t.Errorf("nobody holds it:\n%s", a.stdout)
@@ -215,18 +205,14 @@ func TestShowOfAFreeSemaphoreTellsItsLastHolder(t *testing.T) {
 }
 
 func TestShowOfAFreeLockHasNoHoldersInJSON(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
-	if err := hold(t, db, "worker", "a").Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	db := pgtest.Parallel(t)
+	must.Do(t, hold(t, db, "worker", "a").Release(t.Context()))
 	in(t, db.URL(), "show", "a", "-o", "json").want(t, cli.ExitOK, `"holders": []`, `"waiters": []`,
 		`"holder": "worker"`)
 }
 
 func TestListHasALineForEveryHolderAndCountsWhoWaits(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "w1", "a")
 	plain := in(t, db.URL(), "list").want(t, cli.ExitOK, "WAITING").narrow(t)
 	plain.inOrder(t, "WAITING\n", "a ", "w1", "█", "  -\n")
@@ -251,8 +237,7 @@ func TestListHasALineForEveryHolderAndCountsWhoWaits(t *testing.T) {
 
 func TestListReadsEveryHolderWhereAPageEndsInsideALock(t *testing.T) {
 	pgtest.Whole(t, "TestListHasALineForEveryHolderAndCountsWhoWaits")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	const many = 501 // of two locks: the first page ends inside the second, and no list does
 	for _, name := range []string{"a", "b"} {
 		execute(t, db,
@@ -280,8 +265,7 @@ func TestListReadsEveryHolderWhereAPageEndsInsideALock(t *testing.T) {
 }
 
 func TestBreakOfOneOfSeveralHoldersNamesTheTokens(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	one := hold(t, db, "host/worker[1]", "my pool", pglock.WithLimit(2))
 	two := hold(t, db, "host/worker[2]", "my pool", pglock.WithLimit(2))
 	a := in(t, db.URL(), "break", "my pool", "--reason", "is stuck").want(t, cli.ExitUsage,
@@ -311,8 +295,7 @@ func TestBreakOfOneOfSeveralHoldersNamesTheTokens(t *testing.T) {
 }
 
 func TestBreakOfOneOfManyHoldersNamesTheFirst(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db,
 		`SELECT pglock.acquire_lease('a', gen_random_uuid(), gen_random_uuid(), 'holder ' || i, '1 hour', p_mode => 'shared') FROM generate_series(1, 11) i`)
 	a := in(t, db.URL(), "break", "a", "--reason", "r").want(t, cli.ExitUsage, "has 11 holders", ", …: name",
@@ -323,8 +306,7 @@ func TestBreakOfOneOfManyHoldersNamesTheFirst(t *testing.T) {
 }
 
 func TestBreakTellsToWhomTheQueueHandedTheLock(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "stuck", "a")
 	in(t, db.URL(), "break", "a", "--reason", "r").want(t, cli.ExitOK, "The lock is free; its next grant has a token "+
 		"above")
@@ -347,8 +329,7 @@ func TestBreakTellsToWhomTheQueueHandedTheLock(t *testing.T) {
 
 func TestTextsOfWaitersAreQuoted(t *testing.T) {
 	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	name, holder := "evil\x1b[2J\nname", "wait\x1b]0;x\aer\u202e\u009b1m"
 	hold(t, db, "ho\x1b[1mlder", name)
 	await(t, db, holder, name, pglock.ModeExclusive, 0)
@@ -375,8 +356,7 @@ func TestTextsOfWaitersAreQuoted(t *testing.T) {
 
 func TestAUserWithoutOperatorRightsMaySeeTheQueue(t *testing.T) {
 	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	hold(t, db, "worker", "a")
 	await(t, db, "waiter", "a", pglock.ModeExclusive, 0)
 	user := asUser(t, db, "pglock_user")

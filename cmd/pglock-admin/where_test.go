@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/internal/shown"
@@ -31,10 +32,7 @@ func TestEveryAnswerNamesTheServerAndTheDatabase(t *testing.T) {
 			continue
 		}
 		db := pgtest.EmptyDatabase(t)
-		config, err := pgx.ParseConfig(db.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := must.Get(pgx.ParseConfig(db.URL()))(t)
 		place := cli.Where{Server: server.Addresses(config)[0], Database: db.Name(), Schema: schema}
 		line := "at " + place.Server + ", database " + db.Name()
 		if schema != cli.DefaultSchema {
@@ -96,10 +94,7 @@ func TestEveryErrorNamesTheServerAndTheDatabase(t *testing.T) {
 
 func TestOfSeveralServersTheOneThatAnsweredIsNamed(t *testing.T) {
 	t.Parallel()
-	u, err := url.Parse(pgtest.Database(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.Parse(pgtest.Database(t).URL()))(t)
 	closed, open := closedPort(t), u.Host
 	u.Host = closed + "," + open
 	for _, command := range []string{"list", "migrate version"} {
@@ -128,20 +123,15 @@ func TestWhyThereIsNoConnectionIsToldOnce(t *testing.T) {
 
 // A suggested command leads to the same database, also when the environment names another one.
 func TestASuggestedCommandGoesToTheSameDatabase(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
-	u, err := url.Parse(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := pgtest.EmptyParallel(t)
+	u := must.Get(url.Parse(db.URL()))(t)
 	u.User = url.User(u.User.Username())
 	admin(t, "prune", "--database-url", db.URL(), "--schema", "my locks").want(t, cli.ExitSchema,
 		"try: pglock-admin migrate up --schema 'my locks' --database-url "+shown.Argument(u.String())+"\n")
 }
 
 func TestTheEnvironmentIsReadWhereNoFlagIsGiven(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	elsewhere := func(name string) string {
 		if name == "DATABASE_URL" {
 			return "postgres://me@" + closedPort(t) + "/db"

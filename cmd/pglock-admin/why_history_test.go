@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -14,28 +15,15 @@ import (
 // Whoever has locked the history keeps a lock whose last lease ran out from the next in the queue, which is not to
 // blame for that.
 func TestWhyNamesWhoeverKeepsTheHistoryFromTheNextInTheQueue(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	user := asUser(t, db, "pglock_user")
 	execute(t, db, "SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')")
-	client, err := pglock.New(t.Context(), db.Pool(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(pglock.New(t.Context(), db.Pool(t)))(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	got := make(chan error, 1)
-	go func() {
-		_, err := client.Acquire(ctx, "report", pglock.WithHolder("app-2"))
-		got <- err
-	}()
+	got := must.Go(func() error { _, err := client.Acquire(ctx, "report", pglock.WithHolder("app-2")); return err })
 	queued(t, db, "report", 1)
-	tx, err := db.Conn(t).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "LOCK TABLE pglock.events"); err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(db.Conn(t).Begin(t.Context()))(t)
+	must.Get(tx.Exec(t.Context(), "LOCK TABLE pglock.events"))(t)
 	execute(t, db, `UPDATE pglock.locks SET acquired_at = acquired_at - interval '2 h',
 		renewed_at = renewed_at - interval '2 h', expires_at = clock_timestamp() - interval '5 s' WHERE name = 'report'`)
 	pid := tx.Conn().PgConn().PID()
@@ -54,47 +42,31 @@ func TestWhyNamesWhoeverKeepsTheHistoryFromTheNextInTheQueue(t *testing.T) {
 		}
 		in(t, url, "why").want(t, cli.ExitOK, "report")
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-got; err != nil {
-		t.Error(err)
-	}
+	must.Do(t, tx.Rollback(t.Context()))
+	must.Note(t, <-got)
 	cancel()
-	if err := client.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, client.Close(t.Context()))
 }
 
 // Whoever has locked a table that all need is named also while they wait for the history.
 func TestWhyNamesWhoHasLockedATableAndWaitsForTheHistory(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	reader, locker := db.Conn(t), db.Conn(t)
 	for _, sql := range []string{"BEGIN", "LOCK TABLE pglock.events IN ACCESS SHARE MODE"} {
-		if _, err := reader.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(reader.Exec(t.Context(), sql))(t)
 	}
 	for _, sql := range []string{"BEGIN", "LOCK TABLE pglock.locks"} {
-		if _, err := locker.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(locker.Exec(t.Context(), sql))(t)
 	}
-	ended := make(chan error, 1)
-	go func() {
+	ended := must.Go(func() error {
 		_, err := locker.Exec(t.Context(), "LOCK TABLE pglock.events; ROLLBACK")
-		ended <- err
-	}()
+		return err
+	})
 	pgtest.Eventually(t, "it waits for the reader", func() bool {
 		return ask[bool](t, db, "SELECT cardinality(pg_blocking_pids($1)) > 0", locker.PgConn().PID())
 	})
 	in(t, db.URL(), "why", "report", "--timeout", "4s").want(t, cli.ExitOK, "has locked the whole",
 		fmt.Sprintf("pg_terminate_backend(%d)", locker.PgConn().PID()))
-	if _, err := reader.Exec(t.Context(), "ROLLBACK"); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	must.Get(reader.Exec(t.Context(), "ROLLBACK"))(t)
+	must.Note(t, <-ended)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/explain"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -27,18 +28,10 @@ func TestWhyWithoutRightsSaysWhichAreMissing(t *testing.T) {
 	at := freshDatabase(t, server.URL(), "app")
 	stage := prepare(t, "idle-psql", at)
 	defer stage.Close()
-	config, err := pgxpool.ParseConfig(at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := pgx.ConnectConfig(t.Context(), config.ConnConfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgxpool.ParseConfig(at))(t)
+	conn := must.Get(pgx.ConnectConfig(t.Context(), config.ConnConfig))(t)
 	defer conn.Close(t.Context())
-	if _, err := conn.Exec(t.Context(), "CREATE ROLE looker LOGIN PASSWORD 'secret' IN ROLE pglock_user"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Exec(t.Context(), "CREATE ROLE looker LOGIN PASSWORD 'secret' IN ROLE pglock_user"))(t)
 	look := strings.Replace(at, "postgres:"+config.ConnConfig.Password+"@", "looker:secret@", 1)
 	explain := func() answer {
 		t.Helper()
@@ -53,9 +46,7 @@ func TestWhyWithoutRightsSaysWhichAreMissing(t *testing.T) {
 	if strings.Contains(a.stdout, "UPDATE accounts") {
 		t.Errorf("the statement of another user is shown:\n%s", a.stdout)
 	}
-	if _, err := conn.Exec(t.Context(), "GRANT pg_read_all_stats, pglock_admin TO looker"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Exec(t.Context(), "GRANT pg_read_all_stats, pglock_admin TO looker"))(t)
 	a = explain().want(t, cli.ExitOK, "UPDATE accounts SET balance = 0", "idle in its transaction")
 	if strings.Contains(a.stdout, "unseen") {
 		t.Errorf("nothing is missing any more:\n%s", a.stdout)
@@ -68,17 +59,12 @@ func TestWhyIsNotTrickedByTextsFromOutside(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Dedicated(t, map[string]string{"max_prepared_transactions": "5"})
 	at := freshDatabase(t, server.URL(), "app")
-	conn, err := pgx.Connect(t.Context(), at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pgx.Connect(t.Context(), at))(t)
 	defer conn.Close(t.Context())
 	const nasty = "\x1b[2J<b>'; touch pwned; '\u202e$(touch pwned)`x`"
 	run := func(sql string, args ...any) {
 		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(conn.Exec(t.Context(), sql, args...))(t)
 	}
 	names := append([]string{nasty, "--help", strings.Repeat("\x1b", 512), strings.Repeat("日", 170)}, awkward[:6]...)
 	for _, name := range names {
@@ -158,8 +144,7 @@ func checkPaste(t *testing.T, command, name, gid string) {
 }
 
 func TestWhyRefusesWhatItCannotDo(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	in(t, db.URL(), "why", "report", "--limit", "5").want(t, cli.ExitUsage, "--limit is for why without a name")
 	in(t, db.URL(), "why", "--limit", "0").want(t, cli.ExitUsage, "limit is 0: it must be from 1 to 1000")
 	in(t, db.URL(), "why", "a", "b").want(t, cli.ExitUsage)
@@ -180,15 +165,9 @@ func TestWhyAnswersInTimeWhileATableIsLocked(t *testing.T) {
 		"locks, pglock.events": "has locked the whole",
 	} {
 		t.Run(table, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
-			tx, err := db.Conn(t).Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := tx.Exec(t.Context(), "LOCK TABLE pglock."+table); err != nil {
-				t.Fatal(err)
-			}
+			db := pgtest.Parallel(t)
+			tx := must.Get(db.Conn(t).Begin(t.Context()))(t)
+			must.Get(tx.Exec(t.Context(), "LOCK TABLE pglock."+table))(t)
 			began := time.Now()
 			a := in(t, db.URL(), "why", "report", "--timeout", "20s").want(t, cli.ExitOK, says)
 			if took := time.Since(began); took > 10*time.Second {
@@ -198,28 +177,20 @@ func TestWhyAnswersInTimeWhileATableIsLocked(t *testing.T) {
 			if named := strings.Contains(text, "LOCK TABLE pglock."+table); named != (says != free) {
 				t.Errorf("who has locked the table is named: %v\n%s", named, a.stdout)
 			}
-			if err := tx.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, tx.Rollback(t.Context()))
 		})
 	}
 }
 
 // No lock hangs because of its history, so nobody ends the connection of whoever has locked that.
 func TestWhyAndListGoOnWhileTheHistoryIsLocked(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	execute(t, db, "SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')")
 	for _, user := range []string{db.URL(), asUser(t, db, "pglock_user")} {
 		t.Run("", func(t *testing.T) {
-			tx, err := db.Conn(t).Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := must.Get(db.Conn(t).Begin(t.Context()))(t)
 			defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is lost
-			if _, err := tx.Exec(t.Context(), "LOCK TABLE pglock.events"); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(tx.Exec(t.Context(), "LOCK TABLE pglock.events"))(t)
 			unseen := "the history of takeovers and breaks: you need the role pglock_admin"
 			if user == db.URL() { // whom a break waits for
 				unseen = fmt.Sprintf("the history of takeovers and breaks: somebody has locked its table: server "+

@@ -21,6 +21,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/explain"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/internal/dev/troubles"
@@ -85,10 +86,7 @@ func TestWhyFindsTheRightDatabase(t *testing.T) {
 			t.Errorf("%s, in the wrong database, advises to make the schema there:\n%s", command, b.stderr)
 		}
 	}
-	config, err := pgxpool.ParseConfig(at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgxpool.ParseConfig(at))(t)
 	there := pastedURL(t, a.stderr, stage.URL, config.ConnConfig.Password)
 	in(t, there, "why", stage.Lock).want(t, cli.ExitOK, "is held by app-1/reporter[4711]")
 	b := in(t, "", "why", stage.Lock, "--database-url", stage.URL).want(t, cli.ExitSchema, "--database-url ",
@@ -108,28 +106,18 @@ func pastedURL(t *testing.T, screen, url, password string) string {
 	shell := exec.Command("sh", "-c", strings.Replace(command, "pglock-admin why nightly-report",
 		`sh -c 'printf %s "$DATABASE_URL"'`, 1))
 	shell.Env = append(os.Environ(), "DATABASE_URL="+url)
-	out, err := shell.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(shell.Output())(t)
 	return string(out)
 }
 
 // freshDatabase makes a database with pglock's schema on a test's own server.
 func freshDatabase(t *testing.T, server, name string) string {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pgx.Connect(t.Context(), server))(t)
 	defer conn.Close(t.Context())
-	if _, err := conn.Exec(t.Context(), "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Exec(t.Context(), "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()))(t)
 	at := strings.Replace(server, "/postgres?", "/"+name+"?", 1)
-	if err := migrations.Up(t.Context(), at); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), at))
 	return at
 }
 
@@ -137,10 +125,7 @@ func prepare(t *testing.T, name, at string) *troubles.Stage {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	stage, err := troubles.Prepare(ctx, name, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stage := must.Get(troubles.Prepare(ctx, name, at))(t)
 	return stage
 }
 
@@ -148,19 +133,10 @@ func checkWhy(t *testing.T, name, at string) {
 	t.Helper()
 	stage := prepare(t, name, at)
 	defer stage.Close()
-	config, err := pgxpool.ParseConfig(stage.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgxpool.ParseConfig(stage.URL))(t)
+	pool := must.Get(pgxpool.NewWithConfig(t.Context(), config))(t)
 	defer pool.Close()
-	admin, err := lockadmin.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(lockadmin.New(t.Context(), pool))(t)
 	e, err := admin.Explain(t.Context(), stage.Lock) // at once: what has lasted for a second must not last for ten
 	if err != nil {
 		t.Fatal(err)
@@ -183,19 +159,14 @@ func checkWhy(t *testing.T, name, at string) {
 		checkScreen(t, width, p.String())
 	}
 	var b strings.Builder
-	if err := cli.WriteData(&b, cli.OutputJSON, explain.Pasteable(o, e)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cli.WriteData(&b, cli.OutputJSON, explain.Pasteable(o, e)))
 	goldenWhy(t, name+".json", b.String())
 }
 
 // checkOverview checks that the overview and the list say of the lock what why says: one state has one word.
 func checkOverview(t *testing.T, admin *lockadmin.Admin, e lockadmin.Explanation) {
 	t.Helper()
-	all, err := admin.Overview(t.Context(), 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(admin.Overview(t.Context(), 20))(t)
 	want, lock := e.Verdicts[0], e.Lock
 	if want.Kind == "table" {
 		lock = ""
@@ -219,10 +190,7 @@ func checkOverview(t *testing.T, admin *lockadmin.Admin, e lockadmin.Explanation
 		}
 		leases = append(leases, l)
 	}
-	list, err := admin.Summaries(t.Context(), leases)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must.Get(admin.Summaries(t.Context(), leases))(t)
 	for _, s := range list {
 		if s.Lock == lock && (s.Severity != want.Severity || s.Kind != want.Kind || s.Hidden) {
 			t.Errorf("why says %s, %q; the list says %+v", want.Severity, want.Kind, s)
@@ -253,26 +221,17 @@ func mend(t *testing.T, admin *lockadmin.Admin, stage *troubles.Stage, verdict l
 			continue
 		}
 		if s.Run == lockadmin.RunAdmin {
-			words, err := exec.Command("sh", "-c", "printf '%s\\n' "+s.Command).Output()
-			if err != nil {
-				t.Fatal(err)
-			}
+			words := must.Get(exec.Command("sh", "-c", "printf '%s\\n' "+s.Command).Output())(t)
 			in(t, stage.URL, strings.Split(strings.TrimSpace(string(words)), "\n")...).want(t, cli.ExitOK)
 		} else {
-			conn, err := pgx.Connect(t.Context(), stage.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := must.Get(pgx.Connect(t.Context(), stage.URL))(t)
 			defer conn.Close(t.Context())
 			if _, err := conn.Exec(t.Context(), s.Command, pgx.QueryExecModeSimpleProtocol); err != nil {
 				t.Errorf("%s: %v", s.Command, err)
 			}
 		}
 		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-			now, err := admin.Explain(t.Context(), stage.Lock)
-			if err != nil {
-				t.Fatal(err)
-			}
+			now := must.Get(admin.Explain(t.Context(), stage.Lock))(t)
 			if !slices.ContainsFunc(now.Verdicts, func(v lockadmin.Verdict) bool { return v.Kind == verdict.Kind }) {
 				return
 			}

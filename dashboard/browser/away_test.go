@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -19,30 +20,18 @@ func TestThePageSaysThatTheDatabaseIsAway(t *testing.T) {
 	t.Parallel()
 	chromium(t)
 	server := pgtest.Dedicated(t, nil)
-	if err := migrations.Up(t.Context(), server.URL()); err != nil {
-		t.Fatal(err)
-	}
-	pool, err := pgxpool.New(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), server.URL()))
+	pool := must.Get(pgxpool.New(t.Context(), server.URL()))(t)
 	t.Cleanup(pool.Close)
 	s := stageOn(t, pool)
-	client, err := pglock.New(t.Context(), pool, pglock.WithDefaultHolder("app-1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(pglock.New(t.Context(), pool, pglock.WithDefaultHolder("app-1")))(t)
 	t.Cleanup(func() { _ = client.Close(t.Context()) }) // its leases were lost with the server
-	if _, err := client.TryAcquire(t.Context(), "nightly", pglock.WithTTL(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(client.TryAcquire(t.Context(), "nightly", pglock.WithTTL(time.Hour)))(t)
 	p := open(t, s.home, "", 1240, 800)
 	p.text("tbody th", "nightly")
 	p.text("#link", "live")
 
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, server.Kill())
 	p.text("#banner", "The database")
 	p.text("#banner", "Below is what was true at")
 	p.text("#link", "no data")
@@ -58,15 +47,11 @@ func TestThePageSaysThatTheDatabaseIsAway(t *testing.T) {
 		t.Errorf("old data grows: held for %s, then %s", was, now)
 	}
 
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, server.Restart(t.Context()))
 	p.gone("#banner")
 	p.text("#link", "live")
 	p.text("#said", "Connected again")
-	if _, err := lists.All(s.admin.Locks(t.Context(), lockadmin.LocksQuery{})); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(lists.All(s.admin.Locks(t.Context(), lockadmin.LocksQuery{})))(t)
 }
 
 // A request has no end of its own: behind a tunnel that keeps everything back the list would stay green.

@@ -10,6 +10,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -91,9 +92,7 @@ func TestTheDialogSeesThatTheLockMovesOn(t *testing.T) {
 	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
 	p.openDialog()
 	p.reason("host is down")
-	if _, err := s.admin.Break(t.Context(), "nightly", "I was faster", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.admin.Break(t.Context(), "nightly", "I was faster", lockadmin.BreakOptions{}))(t)
 	p.text("dialog .refusal", "The lock has moved on: app-2 holds it now")
 	p.until("document.querySelector('dialog button[type=submit]').disabled")
 }
@@ -108,9 +107,7 @@ func TestTheDialogSeesThatOneOfSeveralHoldersLetsGo(t *testing.T) {
 	p.text("h2", "Holders (3)")
 	p.click(`button[aria-label="Break the lease of app-2"]`)
 	p.text("dialog h2", "Break this lease?")
-	if err := two.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, two.Release(t.Context()))
 	p.text("dialog .refusal", "This lease has ended; others hold the lock. Nothing was broken.")
 	p.until("document.querySelector('dialog button[type=submit]').disabled")
 }
@@ -126,10 +123,7 @@ func TestOneOfSeveralHoldersIsBroken(t *testing.T) {
 	p.reason("stuck")
 	p.click("dialog button[type=submit]")
 	p.text("h2", "Holders (2)")
-	infos, err := s.admin.Holders(t.Context(), "thumbnails")
-	if err != nil {
-		t.Fatal(err)
-	}
+	infos := must.Get(s.admin.Holders(t.Context(), "thumbnails"))(t)
 	for _, info := range infos {
 		if info.Held && info.Slot == 2 {
 			t.Errorf("slot 2 is still held: %+v", info)

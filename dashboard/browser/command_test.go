@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -111,16 +112,11 @@ func TestCommandsWrapBetweenTheirArguments(t *testing.T) {
 func (p *tab) copies() {
 	p.t.Helper()
 	focus := emulation.SetFocusEmulationEnabledParams{Enabled: true}
-	if _, err := chromedp.Call(p.ctx, emulation.SetFocusEmulationEnabled, focus); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Get(chromedp.Call(p.ctx, emulation.SetFocusEmulationEnabled, focus))(p.t)
 	for _, name := range []string{"clipboard-read", "clipboard-write"} {
-		_, err := chromedp.CallBrowser(p.ctx, browser.SetPermission, browser.SetPermissionParams{
+		must.Get(chromedp.CallBrowser(p.ctx, browser.SetPermission, browser.SetPermissionParams{
 			Permission: &browser.PermissionDescriptor{Name: name}, Setting: browser.PermissionSettingGranted,
-		})
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		}))(p.t)
 	}
 }
 
@@ -134,12 +130,9 @@ func (p *tab) clipboard() string {
 // mouse sends the left button and its moves to places on the screen.
 func (p *tab) mouse(kind input.DispatchMouseEventType, at [2]float64, clicks int64) {
 	p.t.Helper()
-	_, err := chromedp.Call(p.ctx, input.DispatchMouseEvent, input.DispatchMouseEventParams{
+	must.Get(chromedp.Call(p.ctx, input.DispatchMouseEvent, input.DispatchMouseEventParams{
 		Type: kind, X: at[0], Y: at[1], Button: input.MouseButtonLeft, Buttons: 1, ClickCount: clicks,
-	})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	}))(p.t)
 }
 
 func TestACommandIsCopiedAsOneLine(t *testing.T) {
@@ -152,10 +145,7 @@ func TestACommandIsCopiedAsOneLine(t *testing.T) {
 	p.until(code)
 	drawn := eval[drawnLines](p, "("+linesOf+")("+code+")")
 	command := strings.Join(drawn.Lines, "")
-	info, err := s.admin.Get(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(s.admin.Get(t.Context(), name))(t)
 	begin := fmt.Sprintf("pglock-admin break '%s' --token %d --reason ", name, int64(info.Token))
 	if !strings.HasPrefix(command, begin) || len(drawn.Lines) < 3 {
 		t.Fatalf("the lines are %q, want several that begin with %q", drawn.Lines, begin)

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -19,9 +20,7 @@ func TestAFenceSaysWhoseTokenHasPassedIt(t *testing.T) {
 	store := fencedstore.New(s.pool)
 	write := func(lease *pglock.Lease, resource string) {
 		nothing := func(context.Context, pgx.Tx) error { return nil }
-		if err := store.Write(t.Context(), fencedstore.Fence{Lease: lease, Resource: resource}, nothing); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, store.Write(t.Context(), fencedstore.Fence{Lease: lease, Resource: resource}, nothing))
 	}
 	write(first, "a")
 	write(second, "b")
@@ -30,9 +29,7 @@ func TestAFenceSaysWhoseTokenHasPassedIt(t *testing.T) {
 		"r => r.firstChild.textContent + ': ' + r.lastChild.textContent).join('; ')"
 	p.until(said + " === 'a: by the present token; b: by the present token'")
 	for _, lease := range []*pglock.Lease{first, second} {
-		if err := lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, lease.Release(t.Context()))
 	}
 	p.until(said + " === 'a: by an earlier token; b: by the last token'")
 }

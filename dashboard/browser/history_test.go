@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -64,9 +65,7 @@ func TestAHistoryThatNobodyMayReadIsNotAskedForAgain(t *testing.T) {
 	user := "pglock_reader_" + db.Name()
 	db.Look(t, func(conn *pgx.Conn) {
 		sql := "CREATE ROLE " + pgx.Identifier{user}.Sanitize() + " LOGIN PASSWORD 'secret' IN ROLE pglock_user"
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(conn.Exec(t.Context(), sql))(t)
 	})
 	t.Cleanup(func() {
 		db.Look(t, func(conn *pgx.Conn) {
@@ -94,9 +93,7 @@ func TestAHistoryThatNobodyMayReadIsNotAskedForAgain(t *testing.T) {
 	if n := asked.Load(); n != 1 {
 		t.Errorf("the page has asked for the history %d times, want once", n)
 	}
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lease.Release(t.Context()))
 	s.eventually(func() bool { return asked.Load() == 2 })
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -57,9 +58,7 @@ func TestHostileTextsAreShownAndNothingRuns(t *testing.T) {
 			t.Fatalf("%q: %v", a[0], err)
 		}
 		if i < 3 { // an end of a tenure with hostile texts, and a queue
-			if _, err := s.admin.Break(t.Context(), a[0], a[0], lockadmin.BreakOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(s.admin.Break(t.Context(), a[0], a[0], lockadmin.BreakOptions{}))(t)
 			s.hold(label, a[0], pglock.WithMetadata(metadata))
 			s.queue(label+"?", a[0])
 		}

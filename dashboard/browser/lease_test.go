@@ -3,6 +3,8 @@ package browser
 import (
 	"testing"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // What is left of an extended lease is more than its TTL, which says nothing of its last renewal.
@@ -10,10 +12,7 @@ func TestAnExtendedLeaseSaysWhenItWasRenewed(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	lease := s.hold("app-1", "nightly")
-	end, err := lease.Extend(t.Context(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	end := must.Get(lease.Extend(t.Context(), time.Hour))(t)
 	t.Cleanup(end)
 	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
 	p.text(".sentence", "app-1 has held it")

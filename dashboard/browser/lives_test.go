@@ -6,6 +6,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -46,9 +47,7 @@ func TestTheListSaysWhetherHoldersLive(t *testing.T) {
 	for _, word := range append(words, "free") {
 		s.given(word, "lock "+string(word))
 	}
-	if _, err := s.admin.Break(t.Context(), "lock free", "it is to be free", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.admin.Break(t.Context(), "lock free", "it is to be free", lockadmin.BreakOptions{}))(t)
 	p := open(t, s.home, "#/locks?free=1", 1240, 800)
 	for _, width := range []int64{1240, 390} {
 		p.do(chromedp.EmulateViewport(width, 844))

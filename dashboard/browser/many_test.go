@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/chromedp"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -98,13 +99,8 @@ const scrollThrough = `new Promise((done) => {
 func (p *tab) busy() time.Duration {
 	p.t.Helper()
 	domain := performance.EnableParams{TimeDomain: "threadTicks"}
-	if _, err := chromedp.Call(p.ctx, performance.Enable, domain); err != nil {
-		p.t.Fatal(err)
-	}
-	got, err := chromedp.Call(p.ctx, performance.GetMetrics, cdp.Empty{})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.Get(chromedp.Call(p.ctx, performance.Enable, domain))(p.t)
+	got := must.Get(chromedp.Call(p.ctx, performance.GetMetrics, cdp.Empty{}))(p.t)
 	for _, m := range got.Metrics {
 		if m.Name == "ThreadTime" {
 			return time.Duration(m.Value * float64(time.Second))

@@ -12,6 +12,8 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // What the page is asked in the tests.
@@ -142,10 +144,7 @@ func TestEveryControlHasAName(t *testing.T) {
 		".every(e => e.checkVisibility({contentVisibilityAuto: true}))"
 	check := func(where string) {
 		p.until(drawn)
-		tree, err := chromedp.Call(p.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		tree := must.Get(chromedp.Call(p.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}))(t)
 		found := map[string]int{}
 		for _, node := range tree.Nodes {
 			if node.Ignored || node.Role == nil {
@@ -237,12 +236,9 @@ func TestNothingMovesForWhomThatHarms(t *testing.T) {
 	p.text("tbody th", "nightly")
 	const moves = "getComputedStyle(document.querySelector('.fill')).transitionDuration"
 	for value, want := range map[string]string{"no-preference": "1s", "reduce": "0s"} {
-		_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		must.Get(chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 			Features: []*emulation.MediaFeature{{Name: "prefers-reduced-motion", Value: value}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		if got := eval[string](p, moves); got != want {
 			t.Errorf("with %s the bar moves for %s, want %s", value, got, want)
 		}

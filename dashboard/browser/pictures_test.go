@@ -12,6 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -71,9 +72,7 @@ func (s *stage) scene() {
 		tenure{reporter(2, 701), 44, 36, lockadmin.EventRelease, "", ""},
 		tenure{reporter(4, 82), 34, 29, lockadmin.EventTakeover, "", ""},
 		tenure{reporter(3, 71), 29, 15, lockadmin.EventRelease, "", ""})
-	if _, err := s.admin.SetHistory(s.t.Context(), lockadmin.HistoryChange{Level: lockadmin.HistoryAll}); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Get(s.admin.SetHistory(s.t.Context(), lockadmin.HistoryChange{Level: lockadmin.HistoryAll}))(s.t)
 	metadata := []byte(`{"job": "close the books", "night": "2026-11-22", "trace": "b7ad6b71"}`)
 	s.hold(reporter(1, 4711), "nightly-report", pglock.WithMetadata(metadata))
 	s.queue(reporter(2, 812), "nightly-report")
@@ -123,13 +122,8 @@ func (s *stage) past(name string, tenures ...tenure) {
 	s.t.Helper()
 	client := s.client("earlier", time.Minute)
 	for i, was := range tenures {
-		lease, err := client.TryAcquire(s.t.Context(), name)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		if err := lease.Release(s.t.Context()); err != nil {
-			s.t.Fatal(err)
-		}
+		lease := must.Get(client.TryAcquire(s.t.Context(), name))(s.t)
+		must.Do(s.t, lease.Release(s.t.Context()))
 		s.sql(`INSERT INTO pglock.events (kind, lock_name, token, holder, actor, reason, session_id, slot, mode,
 				granted_at, ended_at, at, number)
 			SELECT $1, $2, $3, $4, nullif($5, ''), nullif($6, ''), gen_random_uuid(), 0, 'exclusive',
@@ -151,28 +145,20 @@ func (p *tab) go_(hash, selector, text string) {
 
 func (p *tab) scheme(name string) {
 	p.t.Helper()
-	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+	must.Get(chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}},
-	})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	}))(p.t)
 }
 
 func (p *tab) picture(name string) {
 	p.t.Helper()
 	p.eval(disguise)
-	png, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	png := must.Get(chromedp.Run(p.ctx, chromedp.CaptureScreenshot()))(p.t)
 	if len(png) < 5_000 {
 		p.t.Errorf("%s has %d bytes: it is empty", name, len(png))
 	}
 	if !*update {
 		return
 	}
-	if err := os.WriteFile(filepath.Join("..", "..", "docs", name+".png"), png, 0o644); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Do(p.t, os.WriteFile(filepath.Join("..", "..", "docs", name+".png"), png, 0o644))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
@@ -167,20 +168,13 @@ func TestAnotherSchemaIsNamed(t *testing.T) {
 	chromium(t)
 	const schema = "<b>my\u202e locks"
 	db := pgtest.EmptyDatabase(t)
-	if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema(schema)); err != nil {
-		t.Fatal(err)
-	}
-	admin, err := lockadmin.New(t.Context(), db.Pool(t), lockadmin.WithSchema(schema))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, migrations.Up(t.Context(), db.URL(), migrations.WithSchema(schema)))
+	admin := must.Get(lockadmin.New(t.Context(), db.Pool(t), lockadmin.WithSchema(schema)))(t)
 	s := stageOf(t, admin, asAlice()...)
 	name := pgx.Identifier{schema}.Sanitize()
 	db.Look(t, func(conn *pgx.Conn) {
 		take := "SELECT " + name + ".acquire_lease('nightly', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')"
-		if _, err := conn.Exec(t.Context(), take); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(conn.Exec(t.Context(), take))(t)
 	})
 	p := open(t, s.home, "#/lock?name=nightly", 390, 844)
 	p.text("#place", `schema <b>my\u202e locks`)

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // clients has so many clients hold a lock each: app-001, app-002, and so on.
@@ -17,14 +19,9 @@ func (s *stage) clients(n int) {
 func TestAClientHasItsHeartbeatAndItsBackend(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	conn, err := s.pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(s.pool.Acquire(t.Context()))(t)
 	defer conn.Release()
-	if _, err := conn.Exec(t.Context(), "SET application_name = 'reporter'"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Exec(t.Context(), "SET application_name = 'reporter'"))(t)
 	if _, err := conn.Exec(t.Context(), `SELECT pglock.mark_connection(gen_random_uuid(), pg_backend_pid(), 'app-1',
 		'v0.1.0', '1 h')`); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -49,10 +50,7 @@ func newStage(t *testing.T, opts ...dashboard.Option) *stage {
 
 func stageOn(t *testing.T, pool *pgxpool.Pool, opts ...dashboard.Option) *stage {
 	t.Helper()
-	admin, err := lockadmin.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(lockadmin.New(t.Context(), pool))(t)
 	s := stageOf(t, admin, opts...)
 	s.pool = pool
 	return s
@@ -62,10 +60,7 @@ func stageOn(t *testing.T, pool *pgxpool.Pool, opts ...dashboard.Option) *stage 
 func stageOf(t *testing.T, admin *lockadmin.Admin, opts ...dashboard.Option) *stage {
 	t.Helper()
 	opts = append(opts, dashboard.WithOnError(func(err error) { t.Logf("the page: %v", err) }))
-	page, err := dashboard.New(admin, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(dashboard.New(admin, opts...))(t)
 	s := &stage{t: t, admin: admin}
 	mux := http.NewServeMux()
 	mux.Handle(prefix+"/", http.StripPrefix(prefix, page))
@@ -101,16 +96,12 @@ func (s *stage) answer(f func(http.ResponseWriter, *http.Request) bool) {
 // client makes a client that is closed when the test ends.
 func (s *stage) client(holder string, ttl time.Duration) *pglock.Client {
 	s.t.Helper()
-	client, err := pglock.New(s.t.Context(), s.pool, pglock.WithDefaultHolder(holder), pglock.WithDefaultTTL(ttl))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	client := must.Get(pglock.New(s.t.Context(), s.pool, pglock.WithDefaultHolder(holder),
+		pglock.WithDefaultTTL(ttl)))(s.t)
 	s.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := client.Close(ctx); err != nil {
-			s.t.Error(err)
-		}
+		must.Note(s.t, client.Close(ctx))
 	})
 	return client
 }
@@ -118,10 +109,7 @@ func (s *stage) client(holder string, ttl time.Duration) *pglock.Client {
 // hold takes a lock until the test ends, or until somebody breaks it.
 func (s *stage) hold(holder, name string, opts ...pglock.AcquireOption) *pglock.Lease {
 	s.t.Helper()
-	lease, err := s.client(holder, time.Minute).TryAcquire(s.t.Context(), name, opts...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	lease := must.Get(s.client(holder, time.Minute).TryAcquire(s.t.Context(), name, opts...))(s.t)
 	return lease
 }
 
@@ -139,10 +127,7 @@ func (s *stage) queue(holder, name string, opts ...pglock.AcquireOption) {
 	}()
 	s.t.Cleanup(func() { cancel(); <-done })
 	s.eventually(func() bool {
-		waiters, err := lists.All(s.admin.Waiters(s.t.Context(), lockadmin.WaitersQuery{Lock: name}))
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		waiters := must.Get(lists.All(s.admin.Waiters(s.t.Context(), lockadmin.WaitersQuery{Lock: name})))(s.t)
 		for _, w := range waiters {
 			if w.Holder == holder {
 				return true
@@ -164,7 +149,5 @@ func (s *stage) eventually(so func() bool) {
 // sql does what no client would.
 func (s *stage) sql(text string, args ...any) {
 	s.t.Helper()
-	if _, err := s.pool.Exec(s.t.Context(), text, args...); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Get(s.pool.Exec(s.t.Context(), text, args...))(s.t)
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // patience limits a wait for something that should come within a moment.
@@ -67,17 +69,13 @@ func open(t *testing.T, home, path string, width, height int64) *tab {
 		cancelTab()
 		cancel()
 	})
-	if err := chromedp.Listen(ctx, p.listen); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, chromedp.Listen(ctx, p.listen))
 	p.do(chromedp.EmulateViewport(width, height))
 	for _, enable := range []func() error{
 		func() error { _, err := chromedp.Call(ctx, network.Enable, network.EnableParams{}); return err },
 		func() error { _, err := chromedp.Call(ctx, page.Enable, page.EnableParams{}); return err },
 	} {
-		if err := enable(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, enable())
 	}
 	p.do(chromedp.Navigate(home + path))
 	return p
@@ -136,11 +134,8 @@ func (p *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 // before has a script run in the pages that come, before their own.
 func (p *tab) before(script string) {
 	p.t.Helper()
-	_, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument,
-		page.AddScriptToEvaluateOnNewDocumentParams{Source: script})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.Get(chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument,
+		page.AddScriptToEvaluateOnNewDocumentParams{Source: script}))(p.t)
 }
 
 // eval asks the page.
@@ -199,9 +194,7 @@ func (p *tab) press(keys ...string) {
 			if kind == down {
 				event.Text = key
 			}
-			if _, err := chromedp.Call(p.ctx, input.DispatchKeyEvent, event); err != nil {
-				p.t.Fatal(err)
-			}
+			must.Get(chromedp.Call(p.ctx, input.DispatchKeyEvent, event))(p.t)
 		}
 	}
 }

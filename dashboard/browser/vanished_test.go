@@ -9,6 +9,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -33,9 +34,7 @@ func TestALockThatVanishesIsForgotten(t *testing.T) {
 			<-r.Context().Done()
 		}
 	})
-	if _, err := s.admin.Break(t.Context(), "nightly", "its host is gone", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.admin.Break(t.Context(), "nightly", "its host is gone", lockadmin.BreakOptions{}))(t)
 	s.holdForNobody("app-2", "nightly")
 	p.text(".sentence", "app-2 has held it")
 	request := <-asked // for the history, which the lock's end must end

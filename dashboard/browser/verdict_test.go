@@ -10,6 +10,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -45,10 +46,7 @@ type object = map[string]any
 func (s *stage) listing(list object) {
 	s.t.Helper()
 	list["place"] = s.admin.Place().String()
-	data, err := json.Marshal(list)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	data := must.Get(json.Marshal(list))(s.t)
 	s.answer(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.HasSuffix(r.URL.Path, "/api/stream") {
 			return false

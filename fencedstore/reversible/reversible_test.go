@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/fencedstore/reversible"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -60,11 +61,7 @@ func (s *stage) breakLease(t *testing.T) {
 // next is the lease of the holder after a break.
 func (s *stage) next(t *testing.T) *pglock.Lease {
 	t.Helper()
-	next, err := s.client.TryAcquire(t.Context(), s.lease.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return next
+	return must.Get(s.client.TryAcquire(t.Context(), s.lease.Name()))(t)
 }
 
 // told is an operation that tells what is called. Nil functions succeed.
@@ -95,15 +92,11 @@ func TestOperationStandsWhenTheLeaseHeldToItsEnd(t *testing.T) {
 	var calls []string
 	o := &object{version: 1}
 	for range 2 { // one grant runs many
-		if err := reversible.Run(t.Context(), s.lease, told(&calls, nil, nil)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, reversible.Run(t.Context(), s.lease, told(&calls, nil, nil)))
 		op := replace(o, "x")
 		op.Restore = func(context.Context) error { return errors.New("restored") }
 		op.Resource = "object"
-		if err := reversible.Run(t.Context(), s.lease, op); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, reversible.Run(t.Context(), s.lease, op))
 	}
 	wantCalls(t, calls, "capture apply capture apply")
 	var fences []string
@@ -121,9 +114,7 @@ func TestI3_OperationIsNotBegunAfterAGreaterTokenHasPassed(t *testing.T) {
 	s := newStage(t, unchanged)
 	s.breakLease(t)
 	var calls, late []string
-	if err := reversible.Run(t.Context(), s.next(t), told(&calls, nil, nil)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, reversible.Run(t.Context(), s.next(t), told(&calls, nil, nil)))
 	err := reversible.Run(t.Context(), s.lease, told(&late, nil, nil))
 	var stale *fencedstore.StaleTokenError
 	if !errors.As(err, &stale) || stale.Token != s.lease.Token() || errors.Is(err, reversible.ErrUndone) {

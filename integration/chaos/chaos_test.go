@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -65,10 +66,7 @@ func TestFaultsAreChosenByName(t *testing.T) {
 		"all,-pause":             "no pause",
 		"pause,kill,pause,-kill": "pause",
 	} {
-		chosen, err := selectFaults(names, allFaults)
-		if err != nil {
-			t.Fatal(err)
-		}
+		chosen := must.Get(selectFaults(names, allFaults))(t)
 		var got []string
 		for _, f := range chosen {
 			got = append(got, f.name)

@@ -18,6 +18,7 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/cluster"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/trend"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // shapes are how a figure goes through a run, as a multiple of its beginning; at is from 0 to 1.
@@ -202,23 +203,15 @@ func TestTheReportShowsWhatHasGrownWithItsBoundAndItsPoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.evidence.close()
-	if err := l.writeReport(); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(l.report, "report.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.writeReport())
+	text := must.Get(os.ReadFile(filepath.Join(l.report, "report.md")))(t)
 	for _, want := range []string{"| live heap | 163.3 MiB | 230.0 MiB | 212.2 MiB | GROWN |", "## live heap has grown",
 		"\n      900s 180.0 MiB\n", "| goroutines | 400 | 400 | 540 |  |", "![what was measured](report.svg)"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%q is not in the report", want)
 		}
 	}
-	picture, err := os.ReadFile(filepath.Join(l.report, "report.svg"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	picture := must.Get(os.ReadFile(filepath.Join(l.report, "report.svg")))(t)
 	if len(picture) > 60_000 || !strings.Contains(string(picture), "GROWN: live heap") {
 		t.Errorf("the picture has %d bytes, want 60000 at most and the series that has grown", len(picture))
 	}

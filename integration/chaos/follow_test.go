@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/cluster"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -177,9 +178,7 @@ func comeToTheNewLeader(t *testing.T, n int) {
 		stop()
 		t.Logf("%s, %d clients: the new leader took writes after %v\n  TryAcquire succeeded after %s%s", fault.name, n,
 			at.Sub(began).Round(time.Millisecond), spread(tried(at)), arrived(all, began, at))
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, <-done)
 		wantLeaderWithin(t, at.Sub(began))
 		if after := ticketsOf(t, p); fmt.Sprint(after) != fmt.Sprint(before) {
 			t.Errorf("%s: the tickets are %v, were %v", fault.name, after, before)

@@ -13,6 +13,7 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/check"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/cluster"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -47,10 +48,7 @@ func TestAFewSecondsOfChaos(t *testing.T) {
 	chaos(t, options{seed: 1, duration: 3 * time.Second, workers: 3, goroutines: 3, pace: 60 * time.Millisecond,
 		stormCalls: 50, sessionTTL: 600 * time.Millisecond, report: folder, sampleEvery: 200 * time.Millisecond},
 		"kill,reset,close,terminate,drop-commit-answer,break,prune,cancel")
-	report, err := os.ReadFile(filepath.Join(folder, "report.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := must.Get(os.ReadFile(filepath.Join(folder, "report.md")))(t)
 	for _, name := range []string{"live heap", "memory", "goroutines", "connections", "table locks, of each row",
 		"indexes of waiters", "table receipts, of each row", "indexes of events, of each row"} {
 		figure := regexp.MustCompile(`(?m)^\| ` + name + ` \| [1-9]\S* ?\S* \| [1-9]\S* ?\S* \| .* \| too few samples \|$`)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/cluster"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -88,15 +89,10 @@ func (f *follower) first(times *[]time.Time, after time.Time) (d time.Duration, 
 func startFollowed(t *testing.T) (p *cluster.Patroni, opened chan time.Time) {
 	t.Helper()
 	opened = make(chan time.Time, 10)
-	p, err := cluster.StartPatroni(t.Context(), pgtest.Programs(t), true, func(history.Commit) {},
-		func(history.Promotion) { opened <- time.Now() }, func(err error) { t.Error(err) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	p = must.Get(cluster.StartPatroni(t.Context(), pgtest.Programs(t), true, func(history.Commit) {},
+		func(history.Promotion) { opened <- time.Now() }, func(err error) { t.Error(err) }))(t)
 	t.Cleanup(func() {
-		if err := p.Stop(); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, p.Stop())
 	})
 	return p, opened
 }
@@ -145,9 +141,7 @@ func TestClientsFollowTheLeader(t *testing.T) {
 		time.Sleep(time.Until(at.Add(time.Second)))
 		after := q.tickets()
 		handed := q.handOver()
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, <-done)
 		stop()
 		time.Sleep(time.Until(at.Add(12 * time.Second)))
 		t.Logf("%s: the new leader took writes after %v\n  TryAcquire succeeded after %s\n  hand-overs, from the "+
@@ -204,19 +198,10 @@ func standInLine(t *testing.T, p *cluster.Patroni, all []*follower) *line {
 
 // tickets are the numbers of those who wait.
 func (q *line) tickets() (numbers []int64) {
-	pool, err := pgxpool.New(q.t.Context(), q.p.URL())
-	if err != nil {
-		q.t.Fatal(err)
-	}
+	pool := must.Get(pgxpool.New(q.t.Context(), q.p.URL()))(q.t)
 	defer pool.Close()
-	admin, err := lockadmin.New(q.t.Context(), pool)
-	if err != nil {
-		q.t.Fatal(err)
-	}
-	waiters, err := lists.All(admin.Waiters(q.t.Context(), lockadmin.WaitersQuery{Lock: "queue"}))
-	if err != nil {
-		q.t.Fatal(err)
-	}
+	admin := must.Get(lockadmin.New(q.t.Context(), pool))(q.t)
+	waiters := must.Get(lists.All(admin.Waiters(q.t.Context(), lockadmin.WaitersQuery{Lock: "queue"})))(q.t)
 	for _, w := range waiters {
 		numbers = append(numbers, w.Ticket)
 	}
@@ -320,10 +305,7 @@ func figures(t *testing.T, p *cluster.Patroni, all []*follower, opened time.Time
 		fmt.Fprintf(&b, "\n  %s: renewed after %s", name, spread(renewed))
 	}
 	fmt.Fprintf(&b, "\n  %d leases lost, %d clients with a failed renewal before", lost, failedBefore)
-	pool, err := pgxpool.New(t.Context(), p.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(pgxpool.New(t.Context(), p.URL()))(t)
 	defer pool.Close()
 	rows, _ := pool.Query(t.Context(), `SELECT backend_start FROM pg_stat_activity WHERE application_name = 'follower'
 		ORDER BY backend_start`)
@@ -331,9 +313,7 @@ func figures(t *testing.T, p *cluster.Patroni, all []*follower, opened time.Time
 	var most int
 	var at time.Time
 	for rows.Next() {
-		if err := rows.Scan(&at); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, rows.Scan(&at))
 		started = append(started, at.Sub(opened))
 	}
 	for i := range started {

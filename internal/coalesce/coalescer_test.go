@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
@@ -118,10 +119,7 @@ func numbers(orders []order) (answers []int) {
 // mutePool has connections to a server that greets and says no more.
 func mutePool(t *testing.T) *pgxpool.Pool {
 	t.Helper()
-	config, err := pgxpool.ParseConfig("host=nowhere user=nobody dbname=nothing sslmode=disable")
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgxpool.ParseConfig("host=nowhere user=nobody dbname=nothing sslmode=disable"))(t)
 	var servers sync.WaitGroup
 	config.MaxConns = 10
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
@@ -131,10 +129,7 @@ func mutePool(t *testing.T) *pgxpool.Pool {
 		servers.Go(func() { greet(far) })
 		return near, nil
 	}
-	pool, err := pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(pgxpool.NewWithConfig(context.Background(), config))(t)
 	t.Cleanup(func() { pool.Close(); servers.Wait() })
 	return pool
 }
@@ -160,11 +155,7 @@ type heard struct {
 
 // call makes a call and returns once it has been sent or waits. It works only in a bubble.
 func (d *depot) call(ctx context.Context, o order) <-chan heard {
-	got := make(chan heard, 1)
-	go func() {
-		a, err := d.Do(ctx, o)
-		got <- heard{o.n, a, err}
-	}()
+	got := must.Go(func() heard { a, err := d.Do(ctx, o); return heard{o.n, a, err} })
 	synctest.Wait()
 	return got
 }
@@ -195,7 +186,7 @@ func (d *depot) quiet(t *testing.T) {
 }
 
 // must expects a call that has returned by now, with this answer.
-func must(t *testing.T, got <-chan heard, want int) {
+func answered(t *testing.T, got <-chan heard, want int) {
 	t.Helper()
 	if h := back(t, got); h.err != nil || h.a != want {
 		t.Errorf("call %d: %+v", want, h)
@@ -224,7 +215,7 @@ func TestLoneCallGoesAtOnce(t *testing.T) {
 			began := time.Now()
 			got := d.call(t.Context(), order{name: "a", n: n})
 			d.next(t, fmt.Sprint("a", n)).answer()
-			must(t, got, n)
+			answered(t, got, n)
 			if time.Since(began) != 0 || d.timer != nil || d.underWay != 0 || d.pool.Stat().AcquiredConns() != 0 {
 				t.Errorf("it took %v, timer %v, %d statements under way, %d connections", time.Since(began), d.timer,
 					d.underWay,
@@ -250,15 +241,15 @@ func TestCallsThatComeMeanwhileGoTogetherInTheNext(t *testing.T) {
 		}
 		d.quiet(t)
 		second.answer()
-		must(t, b, 2)
+		answered(t, b, 2)
 		together := d.next(t, "e10 c11 d12")
 		d.quiet(t)
 		together.answer()
 		for i, g := range got {
-			must(t, g, 10+i)
+			answered(t, g, 10+i)
 		}
 		first.answer()
-		must(t, a, 1)
+		answered(t, a, 1)
 	})
 }
 
@@ -269,14 +260,14 @@ func TestOneCallThatWaitedGoesAlone(t *testing.T) {
 		a := d.call(t.Context(), order{name: "a", n: 1})
 		b := d.call(t.Context(), order{name: "b", n: 2})
 		d.next(t, "a1").answer()
-		must(t, a, 1)
+		answered(t, a, 1)
 		s := d.next(t, "b2")
 		c := d.call(t.Context(), order{name: "c", n: 3}) // the place of the first is now b's
 		d.quiet(t)
 		s.answer()
-		must(t, b, 2)
+		answered(t, b, 2)
 		d.next(t, "c3").answer()
-		must(t, c, 3)
+		answered(t, c, 3)
 	})
 }
 
@@ -294,7 +285,7 @@ func TestOrderWithinOneLockIsKept(t *testing.T) {
 			s.answer()
 		}
 		for i, g := range got {
-			must(t, g, i)
+			answered(t, g, i)
 		}
 	})
 }
@@ -319,7 +310,7 @@ func TestStatementCarriesNoMoreThanTheMost(t *testing.T) {
 			s.answer()
 		}
 		for i, g := range got {
-			must(t, g, i)
+			answered(t, g, i)
 		}
 	})
 }
@@ -341,7 +332,7 @@ func TestStatementCarriesNoMoreThanItsCoalescerMay(t *testing.T) {
 		d.next(t, "d3").answer()
 		third.answer()
 		for i, g := range got {
-			must(t, g, i)
+			answered(t, g, i)
 		}
 	})
 }
@@ -362,7 +353,7 @@ func TestRefusedCallFailsAloneWithItsOwnError(t *testing.T) {
 					got[i] = d.call(t.Context(), order{name: fmt.Sprint("lock", i, "-"), n: i})
 				}
 				d.next(t, "first100").answer()
-				must(t, first, 100)
+				answered(t, first, 100)
 				answered, alone := make(map[int]int), make(map[int]int)
 				together := 0
 				serving, done := context.WithCancel(t.Context())
@@ -428,7 +419,7 @@ func TestCallThatIsUndoneForAReasonThatPassesIsAskedAgain(t *testing.T) {
 			time.Sleep(attempts * 2 * time.Millisecond)
 		}
 		d.next(t, "a1").answer()
-		must(t, a, 1)
+		answered(t, a, 1)
 	})
 }
 
@@ -443,7 +434,7 @@ func TestLostConnectionIsToldToAllAndNothingIsSentAgain(t *testing.T) {
 				first := d.call(t.Context(), order{name: "first"})
 				a, b := d.call(t.Context(), order{name: "a", n: 1}), d.call(t.Context(), order{name: "b", n: 2})
 				d.next(t, "first0").answer()
-				must(t, first, 0)
+				answered(t, first, 0)
 				d.next(t, "a1 b2").fail(lost)
 				for _, g := range []<-chan heard{a, b} {
 					if h := back(t, g); !errors.Is(h.err, lost) || neverSent(h.err) {
@@ -471,10 +462,10 @@ func TestCallThatGivesUpBeforeItIsSentIsNotSent(t *testing.T) {
 			}
 		}
 		d.next(t, "first0").answer()
-		must(t, first, 0)
+		answered(t, first, 0)
 		d.next(t, "a1 c3").answer()
-		must(t, a, 1)
-		must(t, c, 3)
+		answered(t, a, 1)
+		answered(t, c, 3)
 	})
 }
 
@@ -492,7 +483,7 @@ func TestCallUnderAnEndedContextIsNotSent(t *testing.T) {
 		}
 		b := d.call(t.Context(), order{name: "b", n: 2})
 		d.next(t, "b2").answer()
-		must(t, b, 2)
+		answered(t, b, 2)
 	})
 }
 
@@ -520,7 +511,7 @@ func TestCallThatGivesUpUnderWayLeavesTheOthersAlone(t *testing.T) {
 		a, b, c := d.call(t.Context(), order{name: "a", n: 1}), d.call(ctx, order{name: "b", n: 2}), d.call(t.Context(),
 			order{name: "c", n: 3})
 		d.next(t, "first0").answer()
-		must(t, first, 0)
+		answered(t, first, 0)
 		s := d.next(t, "a1 b2 c3")
 		cancel(gone)
 		var under *LeftError
@@ -531,8 +522,8 @@ func TestCallThatGivesUpUnderWayLeavesTheOthersAlone(t *testing.T) {
 			t.Errorf("the statement was ended for the others too: %v; %d answers", s.ctx.Err(), len(d.abandoned))
 		}
 		s.answer()
-		must(t, a, 1)
-		must(t, c, 3)
+		answered(t, a, 1)
+		answered(t, c, 3)
 		if h := d.wasAbandoned(t); h != (heard{2, 2, nil}) || len(d.abandoned) != 0 {
 			t.Errorf("for the call that had left came %+v, and %d more", h, len(d.abandoned))
 		}
@@ -571,7 +562,7 @@ func TestCallThatHasGivenUpIsNotAskedForAgain(t *testing.T) {
 			got = append(got, d.call(c, order{name: "abcd"[i : i+1], n: i}))
 		}
 		d.next(t, "first0").answer()
-		must(t, first, 0)
+		answered(t, first, 0)
 		s := d.next(t, "a0 b1 c2 d3")
 		cancel()
 		synctest.Wait()
@@ -579,7 +570,7 @@ func TestCallThatHasGivenUpIsNotAskedForAgain(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 		d.next(t, "b1").answer()
 		d.quiet(t)
-		must(t, got[1], 1)
+		answered(t, got[1], 1)
 		for range 3 {
 			if h := d.wasAbandoned(t); protocol.State(h.err) != "40P01" || h.n == 1 {
 				t.Errorf("for a call that had left came %+v, want the refusal", h)
@@ -616,7 +607,7 @@ func TestCallThatGivesUpMeanwhileIsNotAskedForAgain(t *testing.T) {
 				first := d.call(t.Context(), order{name: "first"})
 				a, b := d.call(t.Context(), order{name: "a", n: 0}), d.call(ctx, order{name: "b", n: 1})
 				d.next(t, "first0").answer()
-				must(t, first, 0)
+				answered(t, first, 0)
 				d.next(t, "a0 b1").fail(refusal(code))
 				half := d.next(t, "a0")
 				if when == "in the pause" {
@@ -631,7 +622,7 @@ func TestCallThatGivesUpMeanwhileIsNotAskedForAgain(t *testing.T) {
 				if when == "in the first half" {
 					half.answer()
 				}
-				must(t, a, 0)
+				answered(t, a, 0)
 				time.Sleep(time.Second)
 				d.quiet(t)
 				if h := d.wasAbandoned(t); protocol.State(h.err) != code || h.n != 1 {
@@ -673,7 +664,7 @@ func TestStatementGoesOnWhenAllItsCallsHaveGivenUp(t *testing.T) {
 					d.quiet(t)
 					time.Sleep(bound)
 					d.next(t, "b2").answer()
-					must(t, b, 2)
+					answered(t, b, 2)
 					began = began.Add(bound)
 				}
 				tc.end(d, s)
@@ -708,7 +699,7 @@ func TestHangingStatementHoldsUpOthersForTheBound(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		together := d.next(t, "a2 b3")
 		s.answer() // it comes back while its place is taken
-		must(t, hung, 1)
+		answered(t, hung, 1)
 		if d.underWay != 1 {
 			t.Fatalf("%d statements under way, want the one", d.underWay)
 		}
@@ -716,11 +707,11 @@ func TestHangingStatementHoldsUpOthersForTheBound(t *testing.T) {
 		e := d.call(t.Context(), order{name: "e", n: 5})
 		d.quiet(t)
 		together.answer()
-		must(t, a, 2)
-		must(t, b, 3)
+		answered(t, a, 2)
+		answered(t, b, 3)
 		d.next(t, "c4 e5").answer()
-		must(t, c, 4)
-		must(t, e, 5)
+		answered(t, c, 4)
+		answered(t, e, 5)
 		if d.underWay != 0 {
 			t.Errorf("%d statements under way", d.underWay)
 		}
@@ -734,17 +725,17 @@ func TestHangingStatementForManyHoldsUpOthersForTheBound(t *testing.T) {
 		first := d.call(t.Context(), order{name: "first"})
 		a, b := d.call(t.Context(), order{name: "a", n: 1}), d.call(t.Context(), order{name: "b", n: 2})
 		d.next(t, "first0").answer()
-		must(t, first, 0)
+		answered(t, first, 0)
 		hung := d.next(t, "a1 b2")
 		c, e := d.call(t.Context(), order{name: "c", n: 3}), d.call(t.Context(), order{name: "e", n: 4})
 		d.quiet(t)
 		time.Sleep(bound)
 		d.next(t, "c3 e4").answer()
-		must(t, c, 3)
-		must(t, e, 4)
+		answered(t, c, 3)
+		answered(t, e, 4)
 		hung.answer()
-		must(t, a, 1)
-		must(t, b, 2)
+		answered(t, a, 1)
+		answered(t, b, 2)
 	})
 }
 
@@ -771,7 +762,7 @@ func TestAsManySendersStayAsMayBeUnderWay(t *testing.T) {
 			}
 			for i, s := range hung {
 				s.answer()
-				must(t, got[i], 10*round+i)
+				answered(t, got[i], 10*round+i)
 			}
 			synctest.Wait()
 			if n := senders(); n != 2 || d.idle != 2 {
@@ -786,10 +777,7 @@ func (d *depot) starve(t *testing.T) (feed func()) {
 	t.Helper()
 	var conns []*pgxpool.Conn
 	for range d.pool.Config().MaxConns {
-		conn, err := d.pool.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(d.pool.Acquire(t.Context()))(t)
 		conns = append(conns, conn)
 	}
 	feed = sync.OnceFunc(func() {
@@ -823,8 +811,8 @@ func TestCallsWithoutAConnectionWaitAsLongAsTheyWant(t *testing.T) {
 		time.Sleep(time.Minute)
 		feed()
 		d.next(t, "b2 c3").answer()
-		must(t, b, 2)
-		must(t, c, 3)
+		answered(t, b, 2)
+		answered(t, c, 3)
 	})
 }
 
@@ -872,7 +860,7 @@ func TestFailureToConnectIsToldToThoseThatWait(t *testing.T) {
 		d.pool = pool
 		got := d.call(t.Context(), order{name: "a", n: 7})
 		d.next(t, "a7").answer()
-		must(t, got, 7)
+		answered(t, got, 7)
 	})
 }
 
@@ -957,7 +945,7 @@ func TestCoalescerThatIsShutRefusesWhatWaitsAndEndsWhatIsUnderWay(t *testing.T) 
 		default:
 		}
 		s.answer()
-		must(t, a, 1)
+		answered(t, a, 1)
 		<-ended
 		d.quiet(t)
 		d.Shut()

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // Nobody but failure puts the name of a package in front of another error: so it is there once, whatever is inside.
@@ -18,19 +20,13 @@ func TestOnlyFailurePutsTheNameOfAPackageInFrontOfAnError(t *testing.T) {
 		"advisory", "lockadmin",
 		"schedulers", "schedulers/*", "migrations", "dashboard", "internal/server", "internal/protocol",
 		"internal/listener", "internal/metrics"} {
-		found, err := filepath.Glob(filepath.Join("..", "..", folder, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := must.Get(filepath.Glob(filepath.Join("..", "..", folder, "*.go")))(t)
 		for _, path := range found {
 			if strings.HasSuffix(path, "_test.go") {
 				continue
 			}
 			files++
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(os.ReadFile(path))(t)
 			for n, line := range strings.Split(string(text), "\n") {
 				if named.MatchString(line) {
 					t.Errorf("%s:%d: use failure.At or failure.Told: %s", path, n+1, strings.TrimSpace(line))

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/metrics"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -14,18 +15,14 @@ import (
 
 func askHealth(t *testing.T, admin *lockadmin.Admin, method string, opts ...metrics.Option) (int, string) {
 	t.Helper()
-	handler, err := metrics.Health(admin, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	handler := must.Get(metrics.Health(admin, opts...))(t)
 	answer := httptest.NewRecorder()
 	handler.ServeHTTP(answer, httptest.NewRequest(method, "/healthz", nil))
 	return answer.Code, answer.Body.String()
 }
 
 func TestHealthSaysInPlainWordsWhetherTheDatabaseCanServe(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
@@ -56,8 +53,7 @@ func TestHealthSaysInPlainWordsWhetherTheDatabaseCanServe(t *testing.T) {
 }
 
 func TestHealthDoesNotTellHowItConnects(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
 	pool.Close()

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/metrics"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -32,19 +33,13 @@ func TestMain(m *testing.M) {
 
 func newAdmin(t *testing.T, pool *pgxpool.Pool) *lockadmin.Admin {
 	t.Helper()
-	a, err := lockadmin.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(lockadmin.New(t.Context(), pool))(t)
 	return a
 }
 
 func newCollector(t *testing.T, admin *lockadmin.Admin, opts ...metrics.Option) *metrics.Collector {
 	t.Helper()
-	c, err := metrics.NewCollector(admin, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(metrics.NewCollector(admin, opts...))(t)
 	return c
 }
 
@@ -58,10 +53,7 @@ func execute(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 // scrape gives the value of every series, as in `pglock_lock_leases{lock="a"}`.
 func scrape(t *testing.T, c prometheus.Collector) map[string]float64 {
 	t.Helper()
-	families, err := registryOf(c).Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must.Get(registryOf(c).Gather())(t)
 	found := map[string]float64{}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
@@ -129,8 +121,7 @@ func fleet(t *testing.T, conn *pgx.Conn) {
 }
 
 func TestTheNumbersAreOfAllClients(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	fleet(t, conn)
 	execute(t, conn, acquire, "broken before")
@@ -176,10 +167,7 @@ func TestTheNumbersAreOfAllClients(t *testing.T) {
 			`pglock_events_total{kind="takeover"}`: 1})
 		execute(t, conn, `SELECT pglock.prune_history('0')`)
 	}
-	families, err := registryOf(c).Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must.Get(registryOf(c).Gather())(t)
 	if problems, err := promlint.NewWithMetricFamilies(families).Lint(); err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
 	}
@@ -192,8 +180,7 @@ func registryOf(c prometheus.Collector) *prometheus.Registry {
 }
 
 func TestSeriesPerLockAreBoundedAndTheRestIsSummedUp(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	fleet(t, db.Conn(t))
 	admin := newAdmin(t, db.Pool(t))
 	got := scrape(t, newCollector(t, admin, metrics.WithTop(2))) // orders waits longest, dying is held longest
@@ -220,18 +207,16 @@ func TestSeriesPerLockAreBoundedAndTheRestIsSummedUp(t *testing.T) {
 }
 
 func TestABlockedTransactionAndTheOneThatBlocksIt(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn, blocker := db.Conn(t), db.Conn(t)
 	execute(t, conn, acquire, "orders")
 	execute(t, blocker, `BEGIN`)
 	execute(t, blocker, `SELECT FROM pglock.locks WHERE name = 'orders' FOR UPDATE`)
 	waiting := db.Conn(t)
-	ended := make(chan error, 1)
-	go func() {
+	ended := must.Go(func() error {
 		_, err := waiting.Exec(t.Context(), `SELECT pglock.break_lock('orders', 'because', 'me')`)
-		ended <- err
-	}()
+		return err
+	})
 	c := newCollector(t, newAdmin(t, db.Pool(t)))
 	var got map[string]float64
 	pgtest.Eventually(t, "one is blocked", func() bool {
@@ -241,16 +226,13 @@ func TestABlockedTransactionAndTheOneThatBlocksIt(t *testing.T) {
 	want(t, got, map[string]float64{"pglock_blocking_transactions": 1})
 	between(t, got, "pglock_blocking_transaction_seconds", 0.0001, 60)
 	execute(t, blocker, `ROLLBACK`)
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, <-ended)
 	want(t, scrape(t, c), map[string]float64{"pglock_blocked_transactions": 0, "pglock_blocking_transactions": 0,
 		"pglock_blocked_transaction_seconds": 0})
 }
 
 func TestAFailedScrapeSaysSoAndShowsNoOldNumbers(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	fleet(t, conn)
 	var failures []error
@@ -274,8 +256,7 @@ func TestAFailedScrapeSaysSoAndShowsNoOldNumbers(t *testing.T) {
 
 // The diagnosis reads more tables than the numbers do. Somebody may have locked one of these.
 func TestADiagnosisThatFailsKeepsTheNumbers(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	fleet(t, conn)
 	var failures []error
@@ -311,16 +292,12 @@ func (q *queries) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tra
 func (*queries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 func TestSimultaneousScrapesShareOneLookAtTheDatabase(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	counted := &queries{began: make(chan struct{}, 100)}
-	handler, err := metrics.New(newAdmin(t, db.Pool(t, func(c *pgxpool.Config) {
+	handler := must.Get(metrics.New(newAdmin(t, db.Pool(t, func(c *pgxpool.Config) {
 		c.ConnConfig.Tracer = counted
-	})), metrics.WithTimeout(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	})), metrics.WithTimeout(time.Minute)))(t)
 	execute(t, conn, `BEGIN; LOCK TABLE pglock.locks`)
 	const scrapes = 10
 	all := pgtest.Group(t)
@@ -360,8 +337,7 @@ func sharing() (n int) {
 }
 
 func TestNamesOfLocksAreSafeAsLabels(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
 	names := []string{
 		"plain/1", "umlaut ü", `quote " and \ backslash`, "line\nbreak", "\x1b[31mred", "bidi \u202eevil",
@@ -391,10 +367,7 @@ func TestNamesOfLocksAreSafeAsLabels(t *testing.T) {
 		t.Errorf("harmless names were changed: %q", labels)
 	}
 	answer := httptest.NewRecorder()
-	handler, err := metrics.New(newAdmin(t, db.Pool(t)), metrics.WithTop(100))
-	if err != nil {
-		t.Fatal(err)
-	}
+	handler := must.Get(metrics.New(newAdmin(t, db.Pool(t)), metrics.WithTop(100)))(t)
 	handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if body := answer.Body.String(); !strings.Contains(body, `lock="quote \" and \\ backslash"`) ||
 		strings.ContainsAny(body, "\x1b\x01\u202e") {
@@ -405,10 +378,7 @@ func TestNamesOfLocksAreSafeAsLabels(t *testing.T) {
 // lockLabels gives the label of each lock; two that are the same fail.
 func lockLabels(t *testing.T, c prometheus.Collector) (labels []string) {
 	t.Helper()
-	families, err := registryOf(c).Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must.Get(registryOf(c).Gather())(t)
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			if family.GetName() == "pglock_lock_leases" && m.GetLabel()[0].GetValue() != "" {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -27,10 +28,7 @@ func BenchmarkAMillionLocks(b *testing.B) {
 				SELECT 'job/' || n, n, 'exclusive', gen_random_uuid(), (SELECT session_id FROM pglock.sessions LIMIT 1), false, 'w', '30 s', now()
 				FROM generate_series(1, $1::int) n`, held)
 			fill(b, conn, `VACUUM ANALYZE pglock.locks`)
-			admin, err := lockadmin.New(b.Context(), db.Pool(b))
-			if err != nil {
-				b.Fatal(err)
-			}
+			admin := must.Get(lockadmin.New(b.Context(), db.Pool(b)))(b)
 			for b.Loop() {
 				if s, err := admin.Statistics(b.Context(), 20); err != nil || s.Locks != int64(held) {
 					b.Fatalf("%d locks, %v", s.Locks, err)

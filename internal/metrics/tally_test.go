@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -31,9 +32,7 @@ func TestEventsAreCountedOnceInWhateverOrderTheyAppear(t *testing.T) {
 	step := func(what string, after time.Duration, want float64) {
 		t.Helper()
 		now = now.Add(after)
-		if err := counted.count(t.Context(), f, now); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, counted.count(t.Context(), f, now))
 		if got := counted.totals()[lockadmin.EventBreak]; got != want {
 			t.Errorf("%s: %v, want %v", what, got, want)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -16,15 +17,11 @@ func TestWhatIsMissingInAListIsMissingWhateverTheSessionReads(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
 			conn := connect(t, pgtest.Database(t), mode)
-			if _, err := conn.Exec(t.Context(), "set array_nulls = off"); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(conn.Exec(t.Context(), "set array_nulls = off"))(t)
 			var e Executor
 			run := func(s Step) {
 				t.Helper()
-				if err := e.Run(t.Context(), conn, s); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, e.Run(t.Context(), conn, s))
 			}
 			q, session := NewQueries("pglock"), Session{Key: uuid.New(), Holder: "h", TTL: time.Minute}
 			requests := []Request{

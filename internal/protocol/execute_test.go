@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 )
@@ -31,10 +32,7 @@ func connect(t *testing.T, d *pgtest.DB, mode pgx.QueryExecMode) *pgx.Conn {
 	t.Helper()
 	config := d.Conn(t).Config()
 	config.DefaultQueryExecMode = mode
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pgx.ConnectConfig(t.Context(), config))(t)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
@@ -80,16 +78,12 @@ func TestI19_StepsAreTransactionsAtReadCommitted(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
 			conn := connect(t, d, mode)
-			if _, err := conn.Exec(t.Context(), "set default_transaction_isolation = 'serializable'"); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(conn.Exec(t.Context(), "set default_transaction_isolation = 'serializable'"))(t)
 			var e Executor
 			e.BeginExplicitly()
 			var got, along []string
 			const sql = `SELECT current_setting('transaction_isolation') || ' ' || pg_current_xact_id()`
-			if err := e.Run(t.Context(), conn, text(sql, &got), text(sql+" ", &along)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, e.Run(t.Context(), conn, text(sql, &got), text(sql+" ", &along)))
 			all := append(got, along...)
 			if want := 2; mode == pgx.QueryExecModeCacheStatement && len(all) != want ||
 				mode != pgx.QueryExecModeCacheStatement && len(all) != 1 {
@@ -128,9 +122,7 @@ func TestALimitOnlyLowersTheTimeoutOfTheSession(t *testing.T) {
 			t.Errorf("timeout %s: %v while the step ran, %v; want %s", was, got, err, want)
 		}
 	}
-	if _, err := conn.Exec(t.Context(), "SET statement_timeout = 0"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Exec(t.Context(), "SET statement_timeout = 0"))(t)
 	var e Executor
 	var got []string
 	year := text("SELECT setting FROM pg_settings WHERE name = 'statement_timeout'", &got)
@@ -167,9 +159,7 @@ func TestStatementThatWasLostRunsWithoutAName(t *testing.T) {
 		if err := e.Run(t.Context(), conn, step); err != nil || len(got) != i+1 {
 			t.Fatalf("%q, %v", got, err)
 		}
-		if _, err := conn.Exec(t.Context(), "deallocate all"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(conn.Exec(t.Context(), "deallocate all"))(t)
 	}
 	if e.names.usable(pgx.QueryExecModeCacheStatement) {
 		t.Error("statements go on with names")
@@ -192,10 +182,7 @@ func TestStepsAreTraced(t *testing.T) {
 	config := pgtest.Database(t).Conn(t).Config()
 	var r tracer
 	config.Tracer = &r
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pgx.ConnectConfig(t.Context(), config))(t)
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	var e Executor
 	_ = e.Run(t.Context(), conn, Step{SQL: "SELECT 1 / 0"})

@@ -13,16 +13,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // silence is the address of a server that takes connections and says nothing.
 func silence(t *testing.T) string {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() }) // nobody accepts
 	return l.Addr().String()
 }
@@ -30,17 +28,11 @@ func silence(t *testing.T) string {
 // clientOf is a client's server by this connection string, whose connections must suit, unless suits is nil.
 func clientOf(t *testing.T, url string, suits func() error) *Server {
 	t.Helper()
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgxpool.ParseConfig(url))(t)
 	if suits != nil {
 		config.ConnConfig.ValidateConnect = func(context.Context, *pgconn.PgConn) error { return suits() }
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
 	s := New(pool, "pglock", nil, errors.New("closed"))
 	t.Cleanup(s.Close)
@@ -50,8 +42,7 @@ func clientOf(t *testing.T, url string, suits func() error) *Server {
 // A leader that is silent and one that is still a standby: a client is connected soon after that takes writes, and long
 // before a dial is given up.
 func TestASilentServerHoldsUpNoOther(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	quiet := silence(t)
 	var refusals atomic.Int32
 	refuses := errors.New("a standby")
@@ -71,24 +62,18 @@ func TestASilentServerHoldsUpNoOther(t *testing.T) {
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			conn, err := s.Connect(ctx, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := must.Get(s.Connect(ctx, nil))(t)
 			if got := conn.PgConn().Conn().RemoteAddr().String(); got != address || refusals.Load() != 3 {
 				t.Errorf("connected to %s, want %s; %d attempts", got, address, refusals.Load())
 			}
-			if err := conn.Close(ctx); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, conn.Close(ctx))
 		})
 	}
 }
 
 // Where every server refuses nobody waits.
 func TestServersThatAllRefuseAreNotAskedAgain(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	at := db.Conn(t).Config()
 	own := address(at.Host, at.Port)
 	var asked atomic.Int32
@@ -107,8 +92,7 @@ func TestServersThatAllRefuseAreNotAskedAgain(t *testing.T) {
 // Where the connection string does not say which server it wants, the second may be a standby: the first is waited for,
 // however slow it is.
 func TestHostsKeepTheirOrderWhereAnyServerWillDo(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	at := db.Conn(t).Config()
 	own := address(at.Host, at.Port)
 	s := clientOf(t, strings.Replace(db.URL(), own, silence(t)+","+own, 1), nil)
@@ -122,14 +106,13 @@ func TestHostsKeepTheirOrderWhereAnyServerWillDo(t *testing.T) {
 
 // A standby is asked again over the same connection until it is promoted: also for longer than connect_timeout.
 func TestAStandbyIsWaitedForOverOneConnection(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	at := db.Conn(t).Config()
 	own := address(at.Host, at.Port)
 	var asked atomic.Int32
 	var pids [5]uint32
 	s := clientOf(t, strings.Replace(db.URL(), own, "127.0.0.1:1,"+own, 1)+"&connect_timeout=1", nil)
-	dialled, err := s.connect(t.Context(), func(c *pgx.ConnConfig) {
+	dialled := must.Get(s.connect(t.Context(), func(c *pgx.ConnConfig) {
 		c.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
 			n := asked.Add(1)
 			if pids[n-1] = conn.PID(); n < 5 {
@@ -138,14 +121,9 @@ func TestAStandbyIsWaitedForOverOneConnection(t *testing.T) {
 			return conn.Exec(ctx, "SELECT").Close()
 		}
 		waitForLeader(t.Context(), c)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	if pids != [5]uint32{pids[0], pids[0], pids[0], pids[0], pids[0]} || pids[0] != dialled.PgConn().PID() {
 		t.Errorf("asked processes %d, connected to %d; want one", pids, dialled.PgConn().PID())
 	}
-	if err := dialled.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, dialled.Close(t.Context()))
 }

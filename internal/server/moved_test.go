@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lending"
 	"github.com/pglock-dev/pglock/internal/listener"
@@ -69,11 +70,8 @@ func startPair(t *testing.T, hosts ...string) *pair {
 	at := db.Conn(t).Config()
 	own := address(at.Host, at.Port)
 	p := &pair{db: db, test: t.Context(), lines: pgtest.Group(t)}
-	config, err := pgxpool.ParseConfig(strings.Replace(db.URL(), own, strings.Join(hosts, ","), 1) +
-		"&target_session_attrs=read-write&connect_timeout=1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgxpool.ParseConfig(strings.Replace(db.URL(), own, strings.Join(hosts, ","), 1) +
+		"&target_session_attrs=read-write&connect_timeout=1"))(t)
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return p.asks.Load() }
 	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		if !p.quiet.Load() { // a busy machine takes its time
@@ -91,10 +89,7 @@ func startPair(t *testing.T, hosts ...string) *pair {
 		}
 		return p.line(conn), nil
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must.Get(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(pool.Close)
 	p.Server = New(pool, "pglock", nil, context.Canceled)
 	t.Cleanup(p.Close)
@@ -137,10 +132,7 @@ func (p *pair) fall(t *testing.T) {
 // leads is the server that the own connection leads to.
 func (p *pair) leads(t *testing.T) string {
 	t.Helper()
-	loan, err := p.lender.Lend(t.Context(), lending.Own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	loan := must.Get(p.lender.Lend(t.Context(), lending.Own))(t)
 	defer loan.Give()
 	at := loan.Conn.Config()
 	return address(at.Host, at.Port)
@@ -154,10 +146,7 @@ func TestASilentLeaderIsLeftForAnother(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := startPair(t, hosts...)
-			listens, err := p.Listen(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			listens := must.Get(p.Listen(t.Context()))(t)
 			p.idle(t, 2)
 			p.fall(t)
 			query := func(ctx context.Context) error { return p.Query(ctx, protocol.Step{SQL: "select 1"}) }
@@ -202,9 +191,7 @@ func TestASlowLeaderIsNotLeft(t *testing.T) {
 			t.Parallel()
 			p := startPair(t, hosts...)
 			locking := p.db.Conn(t)
-			if _, err := locking.Exec(t.Context(), "select pg_advisory_lock(1)"); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(locking.Exec(t.Context(), "select pg_advisory_lock(1)"))(t)
 			answered := make(chan error)
 			lock := protocol.Step{SQL: "select pg_catalog.pg_advisory_xact_lock(1)"}
 			go func() { answered <- p.Query(t.Context(), lock) }()
@@ -219,9 +206,7 @@ func TestASlowLeaderIsNotLeft(t *testing.T) {
 				defer p.silent.mu.Unlock()
 				return p.silent.slow == 2
 			})
-			if _, err := locking.Exec(t.Context(), "select pg_advisory_unlock(1)"); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(locking.Exec(t.Context(), "select pg_advisory_unlock(1)"))(t)
 			if err := errors.Join(<-answered, <-answered); err != nil || p.leads(t) != firstHost {
 				t.Errorf("%v, at %s", err, p.leads(t))
 			}
@@ -233,10 +218,7 @@ func TestASlowLeaderIsNotLeft(t *testing.T) {
 func TestASilentConnectionThatOnlyListensIsLeftWithOthers(t *testing.T) {
 	t.Parallel()
 	p := startPair(t, firstHost)
-	listens, err := p.Listen(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	listens := must.Get(p.Listen(t.Context()))(t)
 	p.idle(t, 1)
 	p.fall(t)
 	ctx, cancel := context.WithTimeout(t.Context(), protocol.Patience)
@@ -320,13 +302,9 @@ func TestWhoHasLittleTimeClosesNoConnectionOfThePool(t *testing.T) {
 			t.Cleanup(letGo)
 			s := New(pool, "pglock", nil, errors.New("closed"))
 			t.Cleanup(s.Close)
-			if err := pool.Ping(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, pool.Ping(t.Context()))
 			holds.Store(true)
-			if err := ask(s, t.Context()); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, ask(s, t.Context()))
 			pgtest.Eventually(t, "the pool has its answer", func() bool { return pool.Stat().AcquiredConns() == 0 })
 			if now := pool.Stat(); now.TotalConns() != 1 || now.NewConnsCount() != 1 {
 				t.Errorf("the pool has %d connections and has opened %d, want the first", now.TotalConns(),

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -19,8 +20,7 @@ import (
 // A client may have two own connections for a moment. When the one that the server knows is closed, the other is marked
 // again; before that no statement marks it.
 func TestTheServerKnowsTheConnectionThatIsLeft(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := db.Conn(t)
 	s := New(db.Pool(t), "pglock", nil, errors.New("closed"))
 	defer s.Close()
@@ -35,9 +35,7 @@ func TestTheServerKnowsTheConnectionThatIsLeft(t *testing.T) {
 	}
 	known := func() (pid uint32) {
 		t.Helper()
-		if err := look.QueryRow(t.Context(), "SELECT pid FROM pglock.sessions").Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, look.QueryRow(t.Context(), "SELECT pid FROM pglock.sessions").Scan(&pid))
 		return pid
 	}
 	mark := func(i int) { s.mark(t.Context(), who, own[i]) }
@@ -54,22 +52,12 @@ func TestTheServerKnowsTheConnectionThatIsLeft(t *testing.T) {
 	if mark(0); known() != pid(0) {
 		t.Errorf("process %d is known, which is gone, want %d", known(), pid(0))
 	}
-	tx, err := look.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "UPDATE pglock.sessions SET pid = 0"); err != nil {
-		t.Fatal(err)
-	}
-	third, err := s.dial(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(look.Begin(t.Context()))(t)
+	must.Get(tx.Exec(t.Context(), "UPDATE pglock.sessions SET pid = 0"))(t)
+	third := must.Get(s.dial(t.Context()))(t)
 	defer s.hang(third)
 	s.mark(t.Context(), who, third)
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tx.Commit(t.Context()))
 	if s.mark(t.Context(), who, third); known() != third.PgConn().PID() {
 		t.Error("a connection whose session's row was locked is not marked later")
 	}
@@ -78,8 +66,7 @@ func TestTheServerKnowsTheConnectionThatIsLeft(t *testing.T) {
 // Whoever looks after the heartbeat hears at once that the own connection was lost, once for each loss, and then that
 // another works.
 func TestALostConnectionIsTold(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := db.Conn(t)
 	s := New(db.Pool(t), "pglock", nil, errors.New("closed"))
 	defer s.Close()
@@ -88,9 +75,7 @@ func TestALostConnectionIsTold(t *testing.T) {
 		Reconnected: func(time.Duration, error) { told <- "reconnected" }})
 	who := protocol.Session{Key: uuid.New(), Holder: "holder", TTL: time.Minute}
 	sign := func() error { return s.Sign(t.Context(), 5*time.Second, who) }
-	if err := sign(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, sign())
 	for range 2 {
 		var ended bool
 		if err := look.QueryRow(t.Context(),
@@ -114,8 +99,7 @@ func TestALostConnectionIsTold(t *testing.T) {
 
 // A hook of the pool may refuse a connection without an error.
 func TestAHookThatRefusesAConnectionIsNamed(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	cause := errors.New("a bad day")
 	for want, change := range map[string]func(*pgxpool.Config){
 		"the pool's PrepareConn refused a connection of the client": func(c *pgxpool.Config) {
@@ -141,8 +125,7 @@ func TestAHookThatRefusesAConnectionIsNamed(t *testing.T) {
 // A statement may hang on the connection that listens: a look returns what it has seen. A later one marks the
 // connection.
 func TestALookDoesNotWaitForTheConnectionThatListens(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := db.Conn(t)
 	s := New(db.Pool(t), "pglock", nil, errors.New("closed"))
 	defer s.Close()
@@ -154,16 +137,10 @@ func TestALookDoesNotWaitForTheConnectionThatListens(t *testing.T) {
 	if err != nil || waiting.Ticket == 0 {
 		t.Fatalf("%+v, %v", waiting, err)
 	}
-	listens, err := s.Listen(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	listens := must.Get(s.Listen(t.Context()))(t)
 	defer listens.Close(true)
 	own := listens.(*hearing).conn
-	hangs, err := s.lender.Claim(t.Context(), own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	hangs := must.Get(s.lender.Claim(t.Context(), own))(t)
 	give := sync.OnceFunc(hangs.Give)
 	defer give()
 	sees := func() {

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -56,9 +57,7 @@ func TestReleasesThatTravelTogetherAreAnnouncedWithThem(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer give()
-			if err := s.releaseTogether(t.Context(), conn, calls, endings); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, s.releaseTogether(t.Context(), conn, calls, endings))
 			for i, c := range calls {
 				h, announced := endings[i].Handed, c.announce && mode == pgx.QueryExecModeCacheStatement
 				if !endings[i].Released || h.Announced != announced || slices.Contains(h.Slots, 0) == announced {
@@ -72,20 +71,18 @@ func TestReleasesThatTravelTogetherAreAnnouncedWithThem(t *testing.T) {
 // A release takes back what may have been granted to a lost attempt, and asks again until there is an answer: Close
 // ends that.
 func TestWhoTakesBackEndsWithClose(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look, errClosed := db.Conn(t), errors.New("closed")
 	s := New(db.Pool(t), "pglock", nil, errClosed)
 	defer s.Close()
 	claim := contended(t, s, "report")
 	letGo := stays(t, look)
 	defer letGo()
-	ended := make(chan error, 1)
-	go func() {
+	ended := must.Go(func() error {
 		_, err := s.TakeBack(t.Context(), protocol.Session{Key: uuid.New(), Holder: "holder"}, true,
 			[]protocol.RequestID{{Name: claim.Name, GrantID: claim.GrantID}})
-		ended <- err
-	}()
+		return err
+	})
 	atWork(t, look)
 	s.Close()
 	select {
@@ -112,9 +109,7 @@ func stays(t *testing.T, look *pgx.Conn) (letGo func()) {
 	}
 	return func() {
 		t.Helper()
-		if _, err := look.Exec(t.Context(), "INSERT INTO arrived DEFAULT VALUES"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(look.Exec(t.Context(), "INSERT INTO arrived DEFAULT VALUES"))(t)
 	}
 }
 
@@ -129,8 +124,7 @@ func atWork(t *testing.T, look *pgx.Conn) {
 
 // A call leaves a release that is announced with it: the release goes on, and its answer is heard.
 func TestAnAnnouncedReleaseGoesOnWhenItsCallLeaves(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := db.Conn(t)
 	s := New(db.Pool(t), "pglock", nil, errors.New("closed"))
 	defer s.Close()
@@ -145,11 +139,7 @@ func TestAnAnnouncedReleaseGoesOnWhenItsCallLeaves(t *testing.T) {
 	letGo := stays(t, look)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
-	left := make(chan error, 1)
-	go func() {
-		_, err := s.Release(ctx, claim, true)
-		left <- err
-	}()
+	left := must.Go(func() error { _, err := s.Release(ctx, claim, true); return err })
 	atWork(t, look)
 	leave()
 	if err := <-left; !errors.As(err, new(*coalesce.LeftError)) {
@@ -176,23 +166,17 @@ func used(t *testing.T, db *pgtest.DB, claims int) (*Server, *pgxpool.Pool, []pr
 	for i := range held {
 		held[i] = contended(t, s, fmt.Sprint("report ", i))
 	}
-	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(pool.Acquire(t.Context()))(t)
 	t.Cleanup(conn.Release)
 	who := protocol.Session{Key: uuid.New(), Holder: "holder", TTL: time.Minute}
-	if err := s.Sign(t.Context(), protocol.Patience, who); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Sign(t.Context(), protocol.Patience, who))
 	return s, pool, held
 }
 
 // NOTIFY waits for others' transactions that notify. Releases that tell nobody return before that, although they have
 // waited for a connection together with one that does.
 func TestAReleaseWaitsForNoAnnouncement(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	look := db.Conn(t)
 	s, _, claims := used(t, db, 9)
 	if _, err := look.Exec(t.Context(), `CREATE TABLE arrived ();
@@ -229,18 +213,13 @@ func TestAReleaseWaitsForNoAnnouncement(t *testing.T) {
 		t.Errorf("it was announced meanwhile, %v", err)
 	default:
 	}
-	if _, err := look.Exec(t.Context(), "INSERT INTO arrived DEFAULT VALUES"); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-announced; err != nil {
-		t.Error(err)
-	}
+	must.Get(look.Exec(t.Context(), "INSERT INTO arrived DEFAULT VALUES"))(t)
+	must.Note(t, <-announced)
 }
 
 // Hand-overs share no statement. While the application has used up the pool, none of them waits for it in vain.
 func TestHandOversDoNotWaitForAPoolThatIsUsedUp(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	s, pool, claims := used(t, db, 20)
 	before := pool.Stat().CanceledAcquireCount()
 	ended := make(chan error, len(claims))
@@ -254,9 +233,7 @@ func TestHandOversDoNotWaitForAPoolThatIsUsedUp(t *testing.T) {
 		}()
 	}
 	for range claims {
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		must.Note(t, <-ended)
 	}
 	if n := pool.Stat().CanceledAcquireCount() - before; n > int64(len(claims)/4) {
 		t.Errorf("%d hand-overs have waited %d times for the pool", len(claims), n)
@@ -286,10 +263,7 @@ func TestTheGoroutinesThatStayAreToldRight(t *testing.T) {
 	defer s.Close()
 	n := s.acquires.Width + s.waits.Width + s.again.Width + s.releases.Width + s.announced.Width + s.checks.Width +
 		s.handOvers.Width
-	doc, err := os.ReadFile("../../pglock/doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := must.Get(os.ReadFile("../../pglock/doc.go"))(t)
 	if words := map[int]string{20: "twenty"}; !bytes.Contains(doc, []byte("of which up to "+words[n]+" stay")) {
 		t.Errorf("%d stay; doc.go of pglock says otherwise", n)
 	}

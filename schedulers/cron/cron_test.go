@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/robfig/cron/v3"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/schedulers"
 	pglockcron "github.com/pglock-dev/pglock/schedulers/cron"
@@ -35,11 +36,8 @@ var clocks = []time.Duration{-300 * time.Millisecond, 0, 200 * time.Millisecond,
 
 func newSlots(t *testing.T, r scene.Replica, clock *scene.Clock, skew time.Duration) *schedulers.Slots {
 	t.Helper()
-	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0),
-		schedulers.WithNow(clock.Skewed(skew)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	slots := must.Get(schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0),
+		schedulers.WithNow(clock.Skewed(skew))))(t)
 	return slots
 }
 
@@ -82,8 +80,7 @@ func (l errorLog) wantNone(t *testing.T) {
 }
 
 func TestWorkOfEachSlotIsCommittedOnceInCronsWhoseClocksDiffer(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	ran, log := make(chan string, 1000), newLog()
 	var stops []func()
 	var clock scene.Clock
@@ -102,8 +99,7 @@ func TestWorkOfEachSlotIsCommittedOnceInCronsWhoseClocksDiffer(t *testing.T) {
 }
 
 func TestOnceLetsEachSlotRunOnceInCronsWhoseClocksDiffer(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	var runs atomic.Int64
 	asked, log := make(chan string, 1000), newLog()
 	var stops []func()
@@ -120,10 +116,7 @@ func TestOnceLetsEachSlotRunOnceInCronsWhoseClocksDiffer(t *testing.T) {
 		stop()
 	}
 	log.wantNone(t)
-	var done int64
-	if err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pglock.done_keys").Scan(&done); err != nil {
-		t.Fatal(err)
-	}
+	done := pgtest.One[int64](t, db.Conn(t), "SELECT count(*) FROM pglock.done_keys")
 	if runs.Load() != done || done < 4 {
 		t.Errorf("%d runs of %d slots", runs.Load(), done)
 	}
@@ -137,16 +130,14 @@ func TestSlotsThatPassDuringARunFollowUnlessCronSkipsThem(t *testing.T) {
 		want     int // runs
 	}{"follow": {nil, 2}, "skipped": {[]cron.JobWrapper{cron.SkipIfStillRunning(cron.DiscardLogger)}, 1}} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
+			db := pgtest.Parallel(t)
 			r, log := scene.Replicas(t, db, 1)[0], newLog()
 			var hours atomic.Int64 // that have passed
 			midnight := time.Now().Truncate(24 * time.Hour)
-			slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(time.Hour, 0),
-				schedulers.WithNow(func() time.Time { return midnight.Add(time.Duration(hours.Load()) * time.Hour) }))
-			if err != nil {
-				t.Fatal(err)
-			}
+			slots := must.Get(schedulers.NewSlots(r.Client, r.Store, schedulers.Every(time.Hour, 0),
+				schedulers.WithNow(func() time.Time {
+					return midnight.Add(time.Duration(hours.Load()) * time.Hour)
+				})))(t)
 			begun, ends := make(chan time.Time, 10), make(chan struct{})
 			job := cron.NewChain(tc.wrappers...).Then(pglockcron.Job(t.Context(), slots, "report",
 				func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
@@ -192,8 +183,7 @@ func child(ctx context.Context, r scene.Replica) error {
 }
 
 func TestTheSlotOfACronThatWasKilledInTheMiddleIsBegunByAnother(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	kill := scene.Child(t, db)
 	late := -period / 2 // so that it asks for the slot that the child is in the middle of
 	r := scene.Replicas(t, db, 1)[0]
@@ -220,18 +210,14 @@ func TestTheSlotOfACronThatWasKilledInTheMiddleIsBegunByAnother(t *testing.T) {
 }
 
 func TestAJobThatFailsOrPanicsIsTriedByTheNextReplica(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	replicas := scene.Replicas(t, db, 2)
 	broken, log := errors.New("broken"), newLog()
 	midnight := time.Now().Truncate(24 * time.Hour)
 	noon := schedulers.WithNow(func() time.Time { return midnight.Add(12 * time.Hour) }) // one slot for all
 	var slots []*schedulers.Slots
 	for _, r := range replicas {
-		s, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(24*time.Hour, 0), noon)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(schedulers.NewSlots(r.Client, r.Store, schedulers.Every(24*time.Hour, 0), noon))(t)
 		slots = append(slots, s)
 	}
 	pglockcron.Job(t.Context(), slots[0], "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {

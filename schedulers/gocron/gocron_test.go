@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/schedulers"
@@ -42,10 +43,7 @@ var clocks = []time.Duration{-300 * time.Millisecond, 0, 200 * time.Millisecond,
 func newScheduler(t *testing.T, skew time.Duration, opts ...gocron.SchedulerOption) gocron.Scheduler {
 	t.Helper()
 	clock := skewed{clockwork.NewRealClock(), skew}
-	s, err := gocron.NewScheduler(append(opts, gocron.WithClock(clock), gocron.WithLocation(time.UTC))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(gocron.NewScheduler(append(opts, gocron.WithClock(clock), gocron.WithLocation(time.UTC))...))(t)
 	t.Cleanup(func() {
 		if err := s.Shutdown(); err != nil && !errors.Is(err, gocron.ErrStopSchedulerTimedOut) {
 			t.Error(err)
@@ -56,25 +54,18 @@ func newScheduler(t *testing.T, skew time.Duration, opts ...gocron.SchedulerOpti
 
 func newSlots(t *testing.T, r scene.Replica, clock *scene.Clock, skew time.Duration) *schedulers.Slots {
 	t.Helper()
-	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0),
-		schedulers.WithNow(clock.Skewed(skew)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	slots := must.Get(schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0),
+		schedulers.WithNow(clock.Skewed(skew))))(t)
 	return slots
 }
 
 func addJob(t *testing.T, s gocron.Scheduler, task gocron.Task, opts ...gocron.JobOption) {
 	t.Helper()
-	_, err := s.NewJob(gocron.CronJob("* * * * * *", true), task, append(opts, gocron.WithName("report"))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.NewJob(gocron.CronJob("* * * * * *", true), task, append(opts, gocron.WithName("report"))...))(t)
 }
 
 func TestWorkOfEachSlotIsCommittedOnceInSchedulersWhoseClocksDiffer(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	ran := make(chan string, 1000)
 	var all []gocron.Scheduler
 	var clock scene.Clock
@@ -96,16 +87,13 @@ func TestWorkOfEachSlotIsCommittedOnceInSchedulersWhoseClocksDiffer(t *testing.T
 	scene.Await(t, 4*len(clocks), ran) // each replica asks for each slot
 	scene.AwaitDone(t, db, 4)          // a busy replica may ask twice for one
 	for _, s := range all {
-		if err := s.StopJobs(); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, s.StopJobs())
 	}
 	clock.WantOneRunPerSlot(t, db, period, int(failed.Load()))
 }
 
 func TestLockerLetsEachSlotRunOnceInSchedulersWhoseClocksDiffer(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	var runs, refused atomic.Int64
 	asked := make(chan string, 1000)
 	var all []gocron.Scheduler
@@ -132,10 +120,7 @@ func TestLockerLetsEachSlotRunOnceInSchedulersWhoseClocksDiffer(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	var done int64
-	if err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pglock.done_keys").Scan(&done); err != nil {
-		t.Fatal(err)
-	}
+	done := pgtest.One[int64](t, db.Conn(t), "SELECT count(*) FROM pglock.done_keys")
 	if runs.Load() != done || done < 4 || refused.Load() == 0 {
 		t.Errorf("%d runs of %d slots, %d were refused", runs.Load(), done, refused.Load())
 	}
@@ -170,8 +155,7 @@ func child(ctx context.Context, r scene.Replica) error {
 }
 
 func TestTheSlotOfASchedulerThatWasKilledInTheMiddleIsRunByAnother(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	kill := scene.Child(t, db)
 	var killed atomic.Bool
 	begun := make(chan time.Time, 1000)
@@ -192,9 +176,7 @@ func TestTheSlotOfASchedulerThatWasKilledInTheMiddleIsRunByAnother(t *testing.T)
 	killed.Store(true)
 	kill()
 	scene.Await(t, 2, begun)
-	if err := s.StopJobs(); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, s.StopJobs())
 	var children int
 	err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM runs WHERE by = 'child'").Scan(&children)
 	if err != nil || children != 0 {
@@ -208,8 +190,7 @@ func TestTheSlotOfASchedulerThatWasKilledInTheMiddleIsRunByAnother(t *testing.T)
 }
 
 func TestAJobThatFailsIsTriedByTheNextReplica(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	broken := errors.New("broken")
 	var first sync.Map // slots whose first run has failed
 	heard, committed := make(chan error, 1000), make(chan string, 1000)
@@ -241,9 +222,7 @@ func TestAJobThatFailsIsTriedByTheNextReplica(t *testing.T) {
 	}
 	scene.Await(t, 3, committed)
 	for _, s := range all {
-		if err := s.StopJobs(); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, s.StopJobs())
 	}
 	clock.WantOneRunPerSlot(t, db, period, int(failed.Load()))
 	if err := scene.Await(t, 1, heard); !errors.Is(err, broken) {
@@ -252,16 +231,12 @@ func TestAJobThatFailsIsTriedByTheNextReplica(t *testing.T) {
 }
 
 func TestElectorLetsOneSchedulerRunJobsAndAnotherWhenThatEnds(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
+	db := pgtest.Parallel(t)
 	replicas := scene.Replicas(t, db, 3)
 	ran := make(chan int, 1000)
 	cancels, ended := make([]context.CancelFunc, len(replicas)), make(chan error, len(replicas))
 	for i, r := range replicas {
-		elector, err := pglockgocron.NewElector(r.Client, "scheduler")
-		if err != nil {
-			t.Fatal(err)
-		}
+		elector := must.Get(pglockgocron.NewElector(r.Client, "scheduler"))(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancels[i] = cancel
 		go func() { ended <- elector.Run(ctx) }() // ended below

@@ -8,14 +8,13 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 func TestStatIsReadBehindAnyProgramName(t *testing.T) {
 	line := "42 (a) b) (c) S 7 42 42 0 -1 4194560 1 2 3 4 250 50 1000 500 20 0 1 0 100 0 0\n"
-	got, err := parseStat(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(parseStat(line))(t)
 	if want := (process{parent: 7, cpu: 3 * time.Second, reaped: 15 * time.Second}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
@@ -53,20 +52,13 @@ func TestReadingIsRefusedWhenAChildWasWaitedForMeanwhile(t *testing.T) {
 	proc := t.TempDir()
 	write := func(pid, children int) {
 		dir := filepath.Join(proc, strconv.Itoa(pid))
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(dir, 0o700))
 		line := fmt.Sprintf("%d (x) S 1 1 1 0 -1 0 1 2 3 4 10 0 %d 0 20 0\n", pid, children)
-		if err := os.WriteFile(filepath.Join(dir, "stat"), []byte(line), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, "stat"), []byte(line), 0o600))
 	}
 	write(10, 5)
 	write(11, 0)
-	all, err := processes(proc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(processes(proc))(t)
 	tree := []int{10, 11}
 	if !nobodyReaped(proc, all, tree) {
 		t.Error("nothing happened, and the reading was refused")
@@ -76,27 +68,20 @@ func TestReadingIsRefusedWhenAChildWasWaitedForMeanwhile(t *testing.T) {
 		t.Error("10 has waited for a child, and the reading was taken")
 	}
 	write(10, 5)
-	if err := os.RemoveAll(filepath.Join(proc, "11")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(filepath.Join(proc, "11")))
 	if nobodyReaped(proc, all, tree) {
 		t.Error("11 is gone, and the reading was taken")
 	}
 }
 
 func TestWorkOfAChildCountsWhileItRunsAndAfterItWasWaitedFor(t *testing.T) {
-	before, err := TreeCPU(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(TreeCPU(os.Getpid()))(t)
 	cmd := exec.Command("/bin/sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; read -r x")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Start())
 	const work = 20 * time.Millisecond // the loop takes several times as long
 	deadline := time.Now().Add(20 * time.Second)
 	var child, during time.Duration
@@ -114,14 +99,9 @@ func TestWorkOfAChildCountsWhileItRunsAndAfterItWasWaitedFor(t *testing.T) {
 	if during-before < work {
 		t.Errorf("while the child ran: %v more, want %v at least", during-before, work)
 	}
-	if err := in.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, in.Close())
 	_ = cmd.Wait() // read fails at the end of its input
-	after, err := TreeCPU(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := must.Get(TreeCPU(os.Getpid()))(t)
 	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	if after-before < used-2*tick {
 		t.Errorf("after the child was waited for: %v more, and it used %v", after-before, used)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/bench/internal/peer"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 func TestNumbersHaveThreeFigures(t *testing.T) {
@@ -42,9 +43,7 @@ func written(t *testing.T) (*Results, string) {
 	}
 	r.Judge()
 	var b strings.Builder
-	if err := r.WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.WriteText(&b))
 	return r, b.String()
 }
 
@@ -68,10 +67,7 @@ func TestTableShowsMediansWithTheirSpreadAndWhatIsMissing(t *testing.T) {
 func TestJSONHasNoFigureWhereThereIsNone(t *testing.T) {
 	r, _ := written(t)
 	r.Line(Place{peer.W2, Waiters(8, InOne), "etcd"}).Set(Fair, 0, math.Inf(1))
-	out, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(json.Marshal(r))(t)
 	for _, want := range []string{`"rate":[2000,null,1000]`, `"most_by_least":["infinite"]`} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("%s is missing in %s", want, out)

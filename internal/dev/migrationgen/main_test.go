@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 func TestMigrationIsWhatTheFilesOfTheSchemaSay(t *testing.T) {
@@ -15,10 +17,7 @@ func TestMigrationIsWhatTheFilesOfTheSchemaSay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, want := range map[string]string{name + ".up.sql": up, name + ".down.sql": down} {
-		got, err := os.ReadFile(filepath.Join(folder, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(os.ReadFile(filepath.Join(folder, file)))(t)
 		if string(got) != want {
 			t.Errorf("%s is not what migrations/schema say: go generate ./migrations", file)
 		}
@@ -33,10 +32,7 @@ func TestEachFunctionFitsAScreen(t *testing.T) {
 	}
 	functions := 0
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(file))(t)
 		began, name := 0, ""
 		for n, line := range strings.Split(string(text), "\n") {
 			if w := utf8.RuneCountInString(line); w > 120 {

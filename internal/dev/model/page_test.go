@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 const root = "../../.."
@@ -15,10 +17,7 @@ func read(t *testing.T, paths ...string) string {
 	t.Helper()
 	var all strings.Builder
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(path))(t)
 		all.Write(text)
 	}
 	return all.String()
@@ -53,14 +52,8 @@ func TestThePageSaysWhatEachStepStandsFor(t *testing.T) {
 			t.Errorf("no row says what step %q stands for", k)
 		}
 	}
-	schema, err := filepath.Glob(filepath.Join(root, "migrations", "schema", "*.sql"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	library, err := filepath.Glob(filepath.Join(root, "pglock", "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	schema := must.Get(filepath.Glob(filepath.Join(root, "migrations", "schema", "*.sql")))(t)
+	library := must.Get(filepath.Glob(filepath.Join(root, "pglock", "*.go")))(t)
 	code := read(t, append(schema, library...)...)
 	names := regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(second.String(), -1)
 	if len(names) < 20 {

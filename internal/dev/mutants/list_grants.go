@@ -147,20 +147,22 @@ var ofGrants = []mutant{
 	}, integration, "^TestI13_TryThatTheQueue"},
 	{"I13 many are asked for in one statement, which waits for long", []edit{
 		{schema, "set_config('lock_timeout', '50ms', true) IS NOT NULL AND ok; FOR a IN SELECT g.name, " +
-			"pg_catalog.array_agg(", "set_config('lock_timeout', '2s', true) IS NOT NULL AND ok; FOR a IN SELECT g.name, pg_catalog.array_agg("},
+			"pg_catalog.array_agg(", "set_config('lock_timeout', '2s', true) IS NOT NULL AND ok; FOR a IN SELECT " +
+			"g.name, pg_catalog.array_agg("},
 	}, integration, "^TestI13_Calls"},
 	{"many who join a lock are queued though its lease has ended meanwhile", []edit{
 		{schema, "  IF NOT only_queue(p_requests, head) THEN\n    RETURN NULL;", "  IF false THEN\n    RETURN NULL;"},
 	}, integration, "^TestI8_ManyThatFind"},
 	{"many are queued beside one that was given up", []edit{
-		{schema, "AND (p_head.spent_until > clock_timestamp()) IS NOT TRUE AND (SELECT bool_and", "AND (SELECT bool_and"},
+		{schema, "AND (p_head.spent_until > clock_timestamp()) IS NOT TRUE AND (SELECT bool_and",
+			"AND (SELECT bool_and"},
 	}, integration, "^TestRequestsForOneLock"},
 	{"many are queued beside the holder's own request", []edit{
 		{schema, "NOT w.nested AND w.grant_id <> p_head.grant_id AND is_plain(", "NOT w.nested AND is_plain("},
 	}, integration, "^TestRequestsForOneLock"},
 	{"many are queued without the one that had a ticket", []edit{
-		{schema, "  IF pg_catalog.cardinality(tickets) < pg_catalog.cardinality(p_requests) THEN\n    RETURN NULL;", "  IF false THEN\n    RETURN " +
-			"NULL;"},
+		{schema, "  IF pg_catalog.cardinality(tickets) < pg_catalog.cardinality(p_requests) THEN\n    RETURN NULL;",
+			"  IF false THEN\n    RETURN NULL;"},
 	}, integration, "^TestRequestsForOneLock"},
 	{"whoever is far is told a place near the front", []edit{
 		{schema, "ELSE coalesce(pg_catalog.array_position(ahead, tickets[i]), 100) END",

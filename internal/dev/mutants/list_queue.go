@@ -280,8 +280,8 @@ var ofTheQueue = []mutant{
 			"BEGIN IF current_setting('lock_timeout')"},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"whoever takes rows that nobody has locked knocks", []edit{
-		{schema, "IF FOUND OR NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = p_slot AND l.grant_id = " +
-			"coalesce(p_grant_id, l.grant_id)) THEN", "IF false THEN"},
+		{schema, "IF FOUND OR NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = p_slot AND " +
+			"l.grant_id = coalesce(p_grant_id, l.grant_id)) THEN", "IF false THEN"},
 	}, integration, "^TestWhoeverEndsThousands"},
 	{"I8 whoever spends does not knock", []edit{
 		{schema, "BEGIN PERFORM knock(p_name, 0); IF current_setting('lock_timeout')",
@@ -321,8 +321,8 @@ var ofTheQueue = []mutant{
 		{schema, "locked := locked OR answers[i].granted;", "locked := true;"},
 	}, integration, "^TestI8_AStatementForMany"},
 	{"I4 whoever has joined a head takes it", []edit{
-		{schema, "CASE WHEN NOT p_joined AND (own OR NOT (stays AND is_held(w, head)))", "CASE WHEN own OR NOT (stays " +
-			"AND is_held(w, head))"},
+		{schema, "CASE WHEN NOT p_joined AND (own OR NOT (stays AND is_held(w, head)))",
+			"CASE WHEN own OR NOT (stays AND is_held(w, head))"},
 	}, integration, "^TestI4_OfManyForOneLock"},
 	{"I14 who leaves the queue of a held lock takes its head", []edit{
 		{

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest/tiers"
 )
 
@@ -33,14 +34,8 @@ func TestEveryMutantHasANameOfItsOwn(t *testing.T) {
 // What is broken must be what was meant: a text that is there twice, or not at all, is refused, and so is a mutant that
 // does not compile, or whose test is not there.
 func TestAMutantThatDoesNotFitIsNotTakenForKilled(t *testing.T) {
-	root, err := filepath.Abs("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := newBench(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Get(filepath.Abs("../../.."))(t)
+	b := must.Get(newBench(root))(t)
 	defer b.close() //nolint:errcheck // a temporary folder
 	const file = "internal/pause/pause.go"
 	for what, m := range map[string]mutant{
@@ -87,10 +82,7 @@ func TestARecordKeepsTheVerdictsOfItsCode(t *testing.T) {
 	killed, alive := mutant{name: "killed"}, mutant{name: "alive"}
 	passes, fails := mutant{name: untouched + "a"}, mutant{name: untouched + "b"}
 	write := func(code string) {
-		r, err := openRecord(path, "../../..")
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(openRecord(path, "../../.."))(t)
 		defer r.close() //nolint:errcheck // nothing is lost
 		r.code = code
 		for _, m := range []mutant{killed, fails} {
@@ -101,10 +93,7 @@ func TestARecordKeepsTheVerdictsOfItsCode(t *testing.T) {
 		}
 	}
 	known := func(code string) (names []string) {
-		r, err := openRecord(path, "../../..")
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(openRecord(path, "../../.."))(t)
 		defer r.close() //nolint:errcheck // nothing is lost
 		r.code = code
 		for _, m := range []mutant{killed, alive, passes, fails} {
@@ -148,15 +137,9 @@ func TestEveryMutantNamesTestsThatAreThere(t *testing.T) {
 		if tests[m.pkg] != nil {
 			continue
 		}
-		files, err := filepath.Glob(filepath.Join("../../..", m.pkg, "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := must.Get(filepath.Glob(filepath.Join("../../..", m.pkg, "*_test.go")))(t)
 		for _, f := range files {
-			text, err := os.ReadFile(f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(os.ReadFile(f))(t)
 			for _, found := range declared.FindAllSubmatch(text, -1) {
 				tests[m.pkg] = append(tests[m.pkg], string(found[1]))
 			}
@@ -173,10 +156,7 @@ func TestEveryMutantNamesTestsThatAreThere(t *testing.T) {
 
 // The command of the README kills every mutant: so every mutant has a test in the short tier.
 func TestEveryMutantHasATestInTheShortTier(t *testing.T) {
-	tests, err := tiers.Sources("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tests := must.Get(tiers.Sources("../../.."))(t)
 	for _, m := range all {
 		names := regexp.MustCompile(strings.SplitN(m.test, "/", 2)[0])
 		if !slices.ContainsFunc(tests, func(s tiers.Source) bool {

@@ -24,6 +24,8 @@ import (
 	"time"
 
 	embedded "github.com/fergusstrange/embedded-postgres"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // archive holds bin/initdb, bin/pg_ctl and bin/postgres, which only say that they are of version 17.5.
@@ -41,16 +43,9 @@ func repository(tb testing.TB, archive []byte) (url string, downloads *atomic.In
 	tb.Helper()
 	var jar bytes.Buffer
 	w := zip.NewWriter(&jar)
-	f, err := w.Create("postgres.txz")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if _, err := f.Write(archive); err != nil {
-		tb.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		tb.Fatal(err)
-	}
+	f := must.Get(w.Create("postgres.txz"))(tb)
+	must.Get(f.Write(archive))(tb)
+	must.Do(tb, w.Close())
 	sum := sha256.Sum256(jar.Bytes())
 	downloads = new(atomic.Int32)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -72,10 +67,7 @@ func fetching(tb testing.TB, repository string) fetcher {
 
 func entries(tb testing.TB, dir string) (names []string) {
 	tb.Helper()
-	found, err := os.ReadDir(dir)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	found := must.Get(os.ReadDir(dir))(tb)
 	for _, e := range found {
 		names = append(names, e.Name())
 	}
@@ -88,10 +80,7 @@ func TestProgramsAreDownloadedOnceAndKeptAndNothingElseIs(t *testing.T) {
 	url, downloads := repository(t, archive)
 	f := fetching(t, url)
 	var progress strings.Builder
-	first, err := f.fetch(t.Context(), &progress)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(f.fetch(t.Context(), &progress))(t)
 	if first.Version != "17.5" || !strings.HasPrefix(first.BinDir, f.dir) {
 		t.Errorf("fetched %+v", first)
 	}
@@ -100,10 +89,7 @@ func TestProgramsAreDownloadedOnceAndKeptAndNothingElseIs(t *testing.T) {
 		t.Errorf("progress %q", line)
 	}
 	progress.Reset()
-	second, err := f.fetch(t.Context(), &progress)
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := must.Get(f.fetch(t.Context(), &progress))(t)
 	if second != first || progress.Len() != 0 || downloads.Load() != 1 {
 		t.Errorf("fetched %+v again after %d downloads, saying %q", second, downloads.Load(), progress.String())
 	}
@@ -209,9 +195,7 @@ func TestEndedContextEndsTheWaitForADownloadAndLeavesNothing(t *testing.T) {
 func TestBrokenProgramsThatWereKeptAreReplaced(t *testing.T) {
 	url, downloads := repository(t, archive)
 	f := fetching(t, url)
-	if err := os.MkdirAll(filepath.Join(f.home(), "bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Join(f.home(), "bin"), 0o755))
 	for range 2 {
 		if programs, err := f.fetch(t.Context(), io.Discard); err != nil || programs.Version != "17.5" {
 			t.Errorf("fetched %+v, %v", programs, err)
@@ -229,17 +213,11 @@ func TestBrokenProgramsThatWereKeptAreReplaced(t *testing.T) {
 func TestProgramsThatWorkAreNotReplaced(t *testing.T) {
 	f := fetching(t, "")
 	bin := filepath.Join(f.home(), "bin")
-	if err := os.MkdirAll(bin, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(bin, 0o755))
 	fake(t, bin, "17.5", needed...)
 	later := filepath.Join(f.dir, "later")
-	if err := os.MkdirAll(filepath.Join(later, "bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.move(t.Context(), later, filepath.Join(f.dir, "aside")); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Join(later, "bin"), 0o755))
+	must.Note(t, f.move(t.Context(), later, filepath.Join(f.dir, "aside")))
 	if left := entries(t, f.dir); len(left) != 2 {
 		t.Errorf("there is %v, want what was there before", left)
 	}
@@ -253,9 +231,7 @@ func TestAlpinesProgramsHaveAFolderOfTheirOwn(t *testing.T) {
 	if name := library(release); name != "" {
 		t.Errorf("without the file: %q", name)
 	}
-	if err := os.WriteFile(release, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(release, nil, 0o600))
 	if name := library(release); name == "" {
 		t.Error("with the file the name is the same")
 	}

@@ -9,19 +9,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // folder makes a folder that every user can look into.
 func folder(tb testing.TB) string {
 	tb.Helper()
-	dir, err := os.MkdirTemp("/tmp", "pgprograms-test-")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("/tmp", "pgprograms-test-"))(tb)
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, os.Chmod(dir, 0o755))
 	return dir
 }
 
@@ -30,19 +27,14 @@ func fake(tb testing.TB, dir, version string, names ...string) string {
 	tb.Helper()
 	for _, name := range names {
 		script := "#!/bin/sh\necho '" + name + " (PostgreSQL) " + version + " (Some packager)'\n"
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
-			tb.Fatal(err)
-		}
+		must.Do(tb, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
 	}
 	return dir
 }
 
 func TestProgramsTellVersionAndMajor(t *testing.T) {
 	dir := fake(t, folder(t), "17.5", needed...)
-	got, err := FindIn(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(FindIn(t.Context(), dir))(t)
 	if want := (Programs{BinDir: dir, Version: "17.5", Major: 17}); got != want {
 		t.Errorf("found %+v, want %+v", got, want)
 	}
@@ -57,13 +49,9 @@ func TestBetaVersionsHaveAMajor(t *testing.T) {
 
 func TestUnusableFoldersAreRefusedWithTheReason(t *testing.T) {
 	closed := fake(t, folder(t), "17.5", needed...)
-	if err := os.Chmod(filepath.Join(closed, "postgres"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chmod(filepath.Join(closed, "postgres"), 0o644))
 	silent := fake(t, folder(t), "17.5", needed...)
-	if err := os.WriteFile(filepath.Join(silent, "postgres"), []byte("#!/bin/sh\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(silent, "postgres"), []byte("#!/bin/sh\n"), 0o755))
 	for dir, want := range map[string]string{
 		fake(t, folder(t), "13.21", needed...): "13.21 is older than 14",
 		fake(t, folder(t), "17.5", "initdb"):   "no postgres",
@@ -102,18 +90,10 @@ func TestPathIsFollowedThroughLinksAndFirst(t *testing.T) {
 	old := fake(t, folder(t), "13.1", needed...)
 	home := fake(t, folder(t), "16.2", append(needed, "pg_ctl")...)
 	links := folder(t)
-	if err := os.Symlink(filepath.Join(home, "pg_ctl"), filepath.Join(links, "pg_ctl")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink(filepath.Join(home, "pg_ctl"), filepath.Join(links, "pg_ctl")))
 	t.Setenv("PATH", strings.Join([]string{old, folder(t), links, os.Getenv("PATH")}, string(os.PathListSeparator)))
-	got, err := Find(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	resolved, err := filepath.EvalSymlinks(home)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(Find(t.Context()))(t)
+	resolved := must.Get(filepath.EvalSymlinks(home))(t)
 	if got.BinDir != resolved {
 		t.Errorf("found %s, want %s", got.BinDir, resolved)
 	}
@@ -141,9 +121,7 @@ func TestNewestMajorComesFirst(t *testing.T) {
 	var want []string
 	for _, name := range []string{"postgresql@17", "pgsql-16", "postgresql/14", "9.6", "postgresql"} {
 		want = append(want, filepath.Join(base, name, "bin"))
-		if err := os.MkdirAll(want[len(want)-1], 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(want[len(want)-1], 0o755))
 	}
 	if got := packaged(); !slices.Equal(got, want) {
 		t.Errorf("order %v, want %v", got, want)

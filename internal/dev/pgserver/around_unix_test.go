@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 func TestAServersFolderIsMadeWhereThatCanBeDone(t *testing.T) {
 	full := filepath.Join(t.TempDir(), "full") // a file, where nobody can make a folder, root included
-	if err := os.WriteFile(full, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(full, nil, 0o600))
 	base := t.TempDir()
 	folder, err := makeFolder(full, base)
 	if err != nil || filepath.Dir(folder) != base {
@@ -38,9 +38,7 @@ func TestEnvironmentMeantForOthersDoesNotMatter(t *testing.T) {
 	if os.Geteuid() == 0 && strings.HasPrefix(s.DataDir(), os.TempDir()) {
 		t.Errorf("the data is in %s", s.DataDir())
 	}
-	if err := UnsetPG(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, UnsetPG())
 	if value, is := os.LookupEnv("PGLOCK_SERVER_TEST"); !is || value != "kept" {
 		t.Errorf("our own variable is %q", value)
 	}

@@ -10,38 +10,27 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
 )
 
 // cacheOfATest is a folder that the server's user can enter; that of a test belongs to this process's user alone.
 func cacheOfATest(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp(cmp.Or(memory(), "/tmp"), "pglock-cache-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp(cmp.Or(memory(), "/tmp"), "pglock-cache-"))(t)
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, os.RemoveAll(dir))
 	})
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chmod(dir, 0o755))
 	return filepath.Join(dir, "made by the first")
 }
 
 // identified starts a server with the cache, and returns what initdb has given its data folder.
 func identified(t *testing.T, cache string) (s *Server, identifier int64) {
 	t.Helper()
-	s, err := start(t.Context(), Options{Programs: installed(t), InMemory: true}, cache)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s = must.Get(start(t.Context(), Options{Programs: installed(t), InMemory: true}, cache))(t)
 	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, s.Stop())
 	})
 	return s, ask[int64](t, connected(t, s), "select system_identifier from pg_control_system()")
 }
@@ -62,9 +51,7 @@ func TestServersAreCopiesOfAKeptFolderAndAreApart(t *testing.T) {
 		t.Error("the second server is no copy of the first one's data folder")
 	}
 	for name, s := range map[string]*Server{"a": a, "b": b} {
-		if _, err := connected(t, s).Exec(t.Context(), "create table only_"+name+" ()"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(connected(t, s).Exec(t.Context(), "create table only_"+name+" ()"))(t)
 		if n := ask[int](t, connected(t, s), "select count(*) from pg_tables where tablename like 'only%'"); n != 1 {
 			t.Errorf("%d tables, want one", n)
 		}
@@ -90,22 +77,16 @@ func TestWhoeverKeepsAFolderRemovesThoseThatNobodyCopies(t *testing.T) {
 	long := time.Now().Add(-unused - time.Hour)
 	for _, name := range []string{"data-14.0-gone", "initdb-half", "unpack-half", "unpack-now", "data-14.1-used",
 		"another"} {
-		if err := os.Mkdir(filepath.Join(cache, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(filepath.Join(cache, name), 0o700))
 	}
 	for _, name := range []string{"data-14.0-gone", "initdb-half", "unpack-half", "another", s.edition()} {
-		if err := os.Chtimes(filepath.Join(cache, name), time.Time{}, long); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Chtimes(filepath.Join(cache, name), time.Time{}, long))
 	}
 	identified(t, cache)
 	if info, err := os.Stat(kept); err != nil || time.Since(info.ModTime()) > time.Hour {
 		t.Errorf("%v, %v: a folder that was copied counts as unused", info, err)
 	}
-	if err := os.RemoveAll(kept); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.RemoveAll(kept))
 	identified(t, cache) // keeps another
 	var left []string
 	entries, err := os.ReadDir(cache)
@@ -123,12 +104,8 @@ func TestAServerStartsWhereNothingCanBeKept(t *testing.T) {
 	whole(t)
 	t.Parallel()
 	file := cacheOfATest(t)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	must.Do(t, os.WriteFile(file, nil, 0o600))
 	identified(t, file)
 }
 
@@ -145,9 +122,7 @@ func TestAKeptFolderBelongsToTheProgramsThatMadeIt(t *testing.T) {
 		func() error { p.programs.Version = "15.2"; return nil },
 		func() error { p.user = &pgprograms.User{Name: "nobody"}; return nil },
 	} {
-		if err := change(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, change())
 		if name := p.edition(); seen[name] {
 			t.Errorf("two editions are named %s", name)
 		}

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // A process that is in the middle of starting a child when it is told to stand still still starts it. Such a child of a
@@ -18,28 +20,16 @@ func TestKillLeavesNoChildThatComesMeanwhile(t *testing.T) {
 	for range 20 {
 		cmd := exec.Command("sh", "-c", "while :; do sleep 5 & echo; done")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(bufio.NewReader(out), make([]byte, 4)); err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(cmd.StdoutPipe())(t)
+		must.Do(t, cmd.Start())
+		must.Get(io.ReadFull(bufio.NewReader(out), make([]byte, 4)))(t)
 		pm := &postmaster{pid: cmd.Process.Pid, done: make(chan struct{})}
 		go func() {
 			defer close(pm.done)
 			_ = cmd.Wait() // it is killed
 		}()
-		if err := (&process{}).kill(pm); err != nil {
-			t.Error(err)
-		}
-		left, err := parents()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Note(t, (&process{}).kill(pm))
+		left := must.Get(parents())(t)
 		for pid := range left {
 			if group, _ := syscall.Getpgid(pid); group == pm.pid {
 				_ = syscall.Kill(-pm.pid, syscall.SIGKILL)

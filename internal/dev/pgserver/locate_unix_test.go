@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 func TestConnectionStringComesFirst(t *testing.T) {
@@ -15,24 +17,16 @@ func TestConnectionStringComesFirst(t *testing.T) {
 		t.Fatalf("this test needs server programs on this machine: %v", err)
 	}
 	t.Setenv(Variable, string(kind))
-	ours, err := Locate(t.Context(), "", io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours := must.Get(Locate(t.Context(), "", io.Discard))(t)
 	defer func() {
-		if err := ours.Stop(); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, ours.Stop())
 	}()
 	if ours.Kind() != kind || !strings.Contains(ours.Description(), programs.BinDir) {
 		t.Errorf("forced to %s: found %s server %s", kind, ours.Kind(), ours.Description())
 	}
 	for _, value := range []string{"", "url"} {
 		t.Setenv(Variable, value)
-		theirs, err := Locate(t.Context(), ours.URL(), io.Discard)
-		if err != nil {
-			t.Fatal(err)
-		}
+		theirs := must.Get(Locate(t.Context(), ours.URL(), io.Discard))(t)
 		if theirs.Kind() != KindURL || theirs.URL() != ours.URL() || !strings.Contains(theirs.Description(),
 			"127.0.0.1") {
 			t.Errorf("%s=%q: found %s server %s", Variable, value, theirs.Kind(), theirs.Description())

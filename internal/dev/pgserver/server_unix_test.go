@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
 	"github.com/pglock-dev/pglock/internal/dev/tier"
 )
@@ -91,24 +92,16 @@ func installed(tb testing.TB) pgprograms.Programs {
 
 func started(tb testing.TB, settings map[string]string) *Server {
 	tb.Helper()
-	s, err := Start(tb.Context(), Options{Programs: installed(tb), Settings: settings, InMemory: true})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := must.Get(Start(tb.Context(), Options{Programs: installed(tb), Settings: settings, InMemory: true}))(tb)
 	tb.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			tb.Error(err)
-		}
+		must.Note(tb, s.Stop())
 	})
 	return s
 }
 
 func connected(tb testing.TB, s *Server) *pgx.Conn {
 	tb.Helper()
-	conn, err := pgx.Connect(tb.Context(), s.URL())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	conn := must.Get(pgx.Connect(tb.Context(), s.URL()))(tb)
 	tb.Cleanup(func() { _ = conn.Close(context.WithoutCancel(tb.Context())) })
 	return conn
 }
@@ -140,10 +133,7 @@ func eventually(tb testing.TB, within time.Duration, what string, is func() bool
 
 func running(tb testing.TB, pid int) bool {
 	tb.Helper()
-	all, err := parents()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	all := must.Get(parents())(tb)
 	_, is := all[pid]
 	return is
 }
@@ -161,9 +151,7 @@ func TestRestartIsANewServerAndStopLeavesNeitherProcessNorFolder(t *testing.T) {
 	t.Parallel()
 	s := started(t, nil)
 	before := ask[time.Time](t, connected(t, s), "select pg_postmaster_start_time()")
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Restart(t.Context()))
 	if after := ask[time.Time](t, connected(t, s), "select pg_postmaster_start_time()"); !after.After(before) {
 		t.Errorf("started %v, before the restart %v", after, before)
 	}
@@ -172,9 +160,7 @@ func TestRestartIsANewServerAndStopLeavesNeitherProcessNorFolder(t *testing.T) {
 		t.Fatalf("process %d and folder %s should be there", pid, dir)
 	}
 	for range 2 {
-		if err := s.Stop(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.Stop())
 	}
 	if running(t, pid) {
 		t.Errorf("process %d is still there", pid)
@@ -194,31 +180,23 @@ func TestKillEndsEveryProcessAndRestartKeepsDataAndURLAndStopLeavesNothing(t *te
 	t.Parallel()
 	s := started(t, nil)
 	conn := connected(t, s)
-	if _, err := conn.Exec(t.Context(), "create table kept as select 42 as answer"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Exec(t.Context(), "create table kept as select 42 as answer"))(t)
 	busy := connected(t, s)
-	slept := make(chan error, 1)
-	go func() {
+	slept := must.Go(func() error {
 		// It computes without ever waiting, so it would not notice the end of the postmaster for long.
 		_, err := busy.Exec(t.Context(), "select count(*) from generate_series(1, 100000000000)")
-		slept <- err
-	}()
+		return err
+	})
 	eventually(t, 20*time.Second, "the busy connection runs", func() bool {
 		return ask[bool](t, conn, "select exists (select from pg_stat_activity where query like '%100000000000)' and "+
 			"pid <> pg_backend_pid())")
 	})
-	children, err := ChildrenOf(s.PID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	children := must.Get(ChildrenOf(s.PID()))(t)
 	if len(children) < 3 {
 		t.Fatalf("the server has %d children only", len(children))
 	}
 	pid, url := s.PID(), s.URL()
-	if err := s.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Kill())
 	for _, pid := range append(children, pid) {
 		if running(t, pid) {
 			t.Errorf("process %d is still there", pid)
@@ -227,9 +205,7 @@ func TestKillEndsEveryProcessAndRestartKeepsDataAndURLAndStopLeavesNothing(t *te
 	if err := <-slept; err == nil {
 		t.Error("a statement outlived the server")
 	}
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Restart(t.Context()))
 	if s.URL() != url {
 		t.Error("the URL has changed")
 	}
@@ -240,9 +216,7 @@ func TestKillEndsEveryProcessAndRestartKeepsDataAndURLAndStopLeavesNothing(t *te
 		t.Errorf("answer %d, want 42", got)
 	}
 	segment := segmentOf(t, s.DataDir())
-	if err := errors.Join(s.Kill(), s.Stop()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(s.Kill(), s.Stop()))
 	if segment != "" && slices.Contains(segments(), segment) {
 		t.Errorf("shared memory %s is still there", segment)
 	}
@@ -251,12 +225,8 @@ func TestKillEndsEveryProcessAndRestartKeepsDataAndURLAndStopLeavesNothing(t *te
 func TestStopEndsAFrozenServer(t *testing.T) {
 	t.Parallel()
 	s := started(t, nil)
-	if err := syscall.Kill(s.PID(), syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Kill(s.PID(), syscall.SIGSTOP))
+	must.Do(t, s.Stop())
 	if running(t, s.PID()) {
 		t.Error("the server is still there")
 	}
@@ -273,17 +243,9 @@ func TestNothingIsLeftOfAServerWhoseOwnerDies(t *testing.T) {
 			t.Parallel()
 			cmd := exec.Command(os.Args[0])
 			cmd.Env = append(os.Environ(), ownerVariable+"="+end)
-			stdin, err := cmd.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			stdout, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			stdin := must.Get(cmd.StdinPipe())(t)
+			stdout := must.Get(cmd.StdoutPipe())(t)
+			must.Do(t, cmd.Start())
 			line, err := bufio.NewReader(stdout).ReadString('\n')
 			if err != nil {
 				t.Fatalf("the owner says nothing: %v", errors.Join(err, cmd.Wait()))
@@ -323,10 +285,7 @@ func TestNothingIsLeftOfAServerWhoseOwnerDies(t *testing.T) {
 // number of the seventh line of its lock file.
 func segmentOf(tb testing.TB, dir string) string {
 	tb.Helper()
-	content, err := os.ReadFile(filepath.Join(dir, "postmaster.pid"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(filepath.Join(dir, "postmaster.pid")))(tb)
 	lines := strings.Split(string(content), "\n")
 	if len(lines) < 7 || len(strings.Fields(lines[6])) != 2 {
 		return ""
@@ -353,17 +312,11 @@ func TestServerIsPrivateAndHasTheSettings(t *testing.T) {
 		"Max_Connections":  "33",
 		"listen_addresses": "*",
 	})
-	group, err := syscall.Getpgid(s.PID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	group := must.Get(syscall.Getpgid(s.PID()))(t)
 	if group != s.PID() {
 		t.Errorf("the server is in process group %d, want its own, %d", group, s.PID())
 	}
-	config, err := pgx.ParseConfig(s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig(s.URL()))(t)
 	if d := s.Description(); strings.Contains(d, config.Password) || !strings.HasPrefix(d, "PostgreSQL ") {
 		t.Errorf("description %q", d)
 	}
@@ -415,25 +368,17 @@ func TestEndedContextEndsTheStartAndLeavesNothing(t *testing.T) {
 // children counts this process's server processes, including their minders, which end after removing the folders.
 func children(tb testing.TB) int {
 	tb.Helper()
-	all, err := ChildrenOf(os.Getpid())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	all := must.Get(ChildrenOf(os.Getpid()))(tb)
 	return len(all)
 }
 
 func TestTakenPortIsToldApartFromOtherFailures(t *testing.T) {
 	whole(t)
 	t.Parallel()
-	somebody, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	somebody := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer somebody.Close()
 	s := started(t, nil)
-	if err := s.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Kill())
 	s.port = somebody.Addr().(*net.TCPAddr).Port
 	if err := s.startPostmaster(t.Context()); !errors.Is(err, errPortTaken) {
 		t.Errorf("error %v, want errPortTaken", err)

@@ -42,6 +42,31 @@ func EmptyDatabase(tb testing.TB) *DB {
 	return newDatabase(tb, false)
 }
 
+// Parallel is Database for a test that is parallel from here on.
+func Parallel(t *testing.T) *DB {
+	t.Helper()
+	t.Parallel()
+	return newDatabase(t, true)
+}
+
+// EmptyParallel is EmptyDatabase for a test that is parallel from here on.
+func EmptyParallel(t *testing.T) *DB {
+	t.Helper()
+	t.Parallel()
+	return newDatabase(t, false)
+}
+
+// One reads one value.
+func One[T any](tb testing.TB, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, sql string, args ...any) (v T) {
+	tb.Helper()
+	if err := db.QueryRow(tb.Context(), sql, args...).Scan(&v); err != nil {
+		tb.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
 func newDatabase(tb testing.TB, migrated bool) *DB {
 	tb.Helper()
 	db, err := shared.database(tb.Context(), migrated)

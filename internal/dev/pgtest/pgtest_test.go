@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -52,15 +53,10 @@ func TestDatabaseGoesWithItsTestWhoeverIsConnected(t *testing.T) {
 		db := pgtest.Database(t)
 		name = db.Name()
 		// Left open on purpose.
-		if _, err := pgx.Connect(context.WithoutCancel(t.Context()), db.URL()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(pgx.Connect(context.WithoutCancel(t.Context()), db.URL()))(t)
 	})
-	var n int
-	if err := pgtest.EmptyDatabase(t).Conn(t).QueryRow(t.Context(), "select count(*) from pg_database where datname "+
-		"= $1", name).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	n := pgtest.One[int](t, pgtest.EmptyDatabase(t).Conn(t), "select count(*) from pg_database where datname "+
+		"= $1", name)
 	if n != 0 {
 		t.Errorf("database %s is still there", name)
 	}
@@ -69,13 +65,8 @@ func TestDatabaseGoesWithItsTestWhoeverIsConnected(t *testing.T) {
 func TestDatabasesAreApart(t *testing.T) {
 	t.Parallel()
 	a, b := pgtest.Database(t), pgtest.Database(t)
-	if _, err := a.Conn(t).Exec(t.Context(), "insert into migrated values (1)"); err != nil {
-		t.Fatal(err)
-	}
-	var n int
-	if err := b.Conn(t).QueryRow(t.Context(), "select count(*) from migrated").Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(a.Conn(t).Exec(t.Context(), "insert into migrated values (1)"))(t)
+	n := pgtest.One[int](t, b.Conn(t), "select count(*) from migrated")
 	if n != 0 {
 		t.Errorf("%d rows of another test", n)
 	}
@@ -84,16 +75,9 @@ func TestDatabasesAreApart(t *testing.T) {
 func TestDedicatedServerCanBeKilledAndRestarted(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Dedicated(t, map[string]string{"max_connections": "17"})
-	if err := s.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := pgx.Connect(t.Context(), s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Kill())
+	must.Do(t, s.Restart(t.Context()))
+	conn := must.Get(pgx.Connect(t.Context(), s.URL()))(t)
 	defer conn.Close(t.Context())
 	var n string
 	if err := conn.QueryRow(t.Context(), "show max_connections").Scan(&n); err != nil || n != "17" {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
@@ -56,18 +57,10 @@ func startChild(tb testing.TB, what string, env ...string) *child {
 	tb.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestChild$", "-test.v")
 	cmd.Env = append(append(os.Environ(), childVariable+"="+what), env...)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	stdin := must.Get(cmd.StdinPipe())(tb)
+	stdout := must.Get(cmd.StdoutPipe())(tb)
 	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, cmd.Start())
 	return &child{cmd: cmd, stdin: stdin, out: bufio.NewReader(stdout)}
 }
 
@@ -181,9 +174,7 @@ func TestInterruptedTestsLeaveNoServerAndExitAccordingly(t *testing.T) {
 			}
 			c := startChild(t, "wait", local(t))
 			dir := c.ready(t)
-			if err := c.cmd.Process.Signal(s); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, c.cmd.Process.Signal(s))
 			if code, said := c.end(t); code != want {
 				t.Errorf("exit code %d, want %d:\n%s", code, want, said)
 			}
@@ -200,18 +191,13 @@ func TestSharedServerIsUsedByManyAndLeftAsItWas(t *testing.T) {
 	theirs, inUse := "pglock_test_mine", "pglock_test_1_1"
 	execute(t, server.URL(), "create database "+theirs)
 	execute(t, server.URL(), "create database "+inUse)
-	user, err := pgx.Connect(t.Context(), strings.Replace(server.URL(), "/postgres?", "/"+inUse+"?", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	user := must.Get(pgx.Connect(t.Context(), strings.Replace(server.URL(), "/postgres?", "/"+inUse+"?", 1)))(t)
 	defer user.Close(context.WithoutCancel(t.Context()))
 
 	env := []string{pgserver.Variable + "=url", pgtest.URLVariable + "=" + server.URL()}
 	killed := startChild(t, "wait", env...)
 	killed.ready(t)
-	if err := killed.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, killed.cmd.Process.Kill())
 	killed.end(t)
 	if got := databasesOf(t, server.URL()); len(got) != 4 {
 		t.Errorf("databases %v, want two of the killed process among them", got)
@@ -225,9 +211,7 @@ func TestSharedServerIsUsedByManyAndLeftAsItWas(t *testing.T) {
 	waits, interrupted := startChild(t, "wait", env...), startChild(t, "wait", env...)
 	waits.ready(t)
 	interrupted.ready(t)
-	if err := interrupted.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, interrupted.cmd.Process.Signal(os.Interrupt))
 	if code, said := interrupted.end(t); code != 130 {
 		t.Errorf("exit code %d:\n%s", code, said)
 	}
@@ -235,9 +219,7 @@ func TestSharedServerIsUsedByManyAndLeftAsItWas(t *testing.T) {
 		!slices.Contains(got, inUse) {
 		t.Errorf("databases %v, want two of the process that waits, %s and %s", got, theirs, inUse)
 	}
-	if err := waits.stdin.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, waits.stdin.Close())
 	if code, said := waits.end(t); code != 0 {
 		t.Errorf("exit code %d:\n%s", code, said)
 	}
@@ -248,14 +230,9 @@ func TestSharedServerIsUsedByManyAndLeftAsItWas(t *testing.T) {
 
 func execute(tb testing.TB, url, sql string) {
 	tb.Helper()
-	conn, err := pgx.Connect(tb.Context(), url)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	conn := must.Get(pgx.Connect(tb.Context(), url))(tb)
 	defer conn.Close(tb.Context())
-	if _, err := conn.Exec(tb.Context(), sql); err != nil {
-		tb.Fatal(err)
-	}
+	must.Get(conn.Exec(tb.Context(), sql))(tb)
 }
 
 func databasesOf(tb testing.TB, url string) []string {
@@ -265,15 +242,9 @@ func databasesOf(tb testing.TB, url string) []string {
 
 func query(tb testing.TB, url, sql string) []string {
 	tb.Helper()
-	conn, err := pgx.Connect(tb.Context(), url)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	conn := must.Get(pgx.Connect(tb.Context(), url))(tb)
 	defer conn.Close(tb.Context())
 	rows, _ := conn.Query(tb.Context(), sql)
-	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		tb.Fatal(err)
-	}
+	values := must.Get(pgx.CollectRows(rows, pgx.RowTo[string]))(tb)
 	return values
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 )
 
@@ -19,12 +20,8 @@ func TestAnImageThatDoesNotComeLeavesTimeForAnotherServer(t *testing.T) {
 		<-ctx.Done()
 		return nil, nil, context.Cause(ctx)
 	}
-	if err := c.get(); err != nil {
-		t.Error(err)
-	}
-	if err := c.close(); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, c.get())
+	must.Note(t, c.close())
 }
 
 func TestAServerThatIsTooOldIsRefusedWithItsVersion(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 const events = `{"Action":"start","Package":"p"}
@@ -68,9 +70,7 @@ func TestAPromiseThatWasSkippedWhereverItWasRunFails(t *testing.T) {
 	tell := func(events string) (string, error) {
 		t.Helper()
 		var out strings.Builder
-		if err := run(file, "", strings.NewReader(events), &out); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, run(file, "", strings.NewReader(events), &out))
 		out.Reset()
 		err := run("", file, nil, &out)
 		return out.String(), err

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 func TestTheWidthOfATerminalIsKnown(t *testing.T) {
@@ -14,16 +16,11 @@ func TestTheWidthOfATerminalIsKnown(t *testing.T) {
 		t.Skipf("no terminal to be had: %v", err)
 	}
 	defer terminal.Close()
-	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: 40, Row: 10}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: 40, Row: 10}))
 	if n := Columns(terminal); n != 40 {
 		t.Errorf("%d columns, want 40", n)
 	}
-	file, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.CreateTemp(t.TempDir(), ""))(t)
 	defer file.Close()
 	if n := Columns(file); n != 0 {
 		t.Errorf("a file has %d columns", n)

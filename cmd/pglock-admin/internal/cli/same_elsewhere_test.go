@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // A command for another database shows no password, and works when it is pasted, or says what is missing.
@@ -28,10 +30,7 @@ func TestCommandForAnotherDatabaseKeepsThePassword(t *testing.T) {
 		"host=db user=app password=s3cret dbname=ci sslmode=disable":                false,
 		"postgres://app:s3cret@db/ci?application_name=$(touch%20pwned)`x`\"&a=;'\\": false,
 	} {
-		config, err := pgxpool.ParseConfig(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := must.Get(pgxpool.ParseConfig(url))(t)
 		o := &Options{Schema: DefaultSchema, Config: config, Getenv: func(name string) string {
 			return map[string]string{"DATABASE_URL": url}[name]
 		}}
@@ -48,10 +47,7 @@ func TestCommandForAnotherDatabaseKeepsThePassword(t *testing.T) {
 		}
 		shell := exec.Command("sh", "-c", script)
 		shell.Env = append(os.Environ(), "DATABASE_URL="+url)
-		out, err := shell.Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(shell.Output())(t)
 		there, err := pgx.ParseConfig(string(out))
 		if err != nil {
 			t.Errorf("%s: %s: %v", url, command, err)

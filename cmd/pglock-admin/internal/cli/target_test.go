@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 func TestPlacesOfEveryKind(t *testing.T) {
@@ -20,10 +22,7 @@ func TestPlacesOfEveryKind(t *testing.T) {
 		"host=h user=me dbname='' password=p sslmode=disable":      "h:5432, database me",
 		"host=h user=u dbname='my app' password=p sslmode=disable": `h:5432, database "my app"`,
 	} {
-		config, err := pgx.ParseConfig(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := must.Get(pgx.ParseConfig(address))(t)
 		if got := targetOf(config, DefaultSchema).Now().String(); got != want {
 			t.Errorf("%s is %q, want %q", address, got, want)
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // Many readers follow YAML 1.1, where more words mean something.
@@ -15,9 +17,7 @@ func TestYAMLQuotesWhatAReaderCouldTakeForSomethingElse(t *testing.T) {
 		"~", "true", "017", "0x1F", "1e3",
 		".inf", "2026-11-22", "", "a: b", "# a", "a\u3164", "x\x1b[2J\nx"} {
 		var b bytes.Buffer
-		if err := writeYAML(&b, map[string]string{"name": text}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, writeYAML(&b, map[string]string{"name": text}))
 		value := strings.TrimPrefix(strings.TrimSpace(b.String()), "name: ")
 		if value[0] != '"' && value[0] != '\'' {
 			t.Errorf("%q is written as %s", text, value)

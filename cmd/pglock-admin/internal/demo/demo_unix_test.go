@@ -13,15 +13,14 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 func TestEveryAllowedStoryIsShorterThanAQuarterOfAMinute(t *testing.T) {
 	for workers := minWorkers; workers <= maxWorkers; workers++ {
 		for _, ttl := range []time.Duration{minTTL, defaultTTL, maxTTL} {
 			o := options{workers: workers, ttl: ttl}
-			if err := o.check(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, o.check())
 			p, others := o.pace(), time.Duration(workers-1)
 			// A waiting worker may see the end of a lease a quarter of the TTL late.
 			act := ttl + ttl/10 + ttl/4 + others*(p.working+p.overlap) + p.pause + 150*time.Millisecond
@@ -71,9 +70,7 @@ func ended() *performance {
 }
 
 func TestTheVerdictIsNilForTheStoryAsTold(t *testing.T) {
-	if err := ended().verdict(); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, ended().verdict())
 }
 
 func TestTheVerdictNamesWhatWentWrong(t *testing.T) {

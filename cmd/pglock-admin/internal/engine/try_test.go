@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -23,20 +24,12 @@ func TestMain(m *testing.M) {
 // tried gives the findings of the checks on a database, without that of the engine's name.
 func tried(t *testing.T, db *pgtest.DB, checks []check) []lockadmin.Finding {
 	t.Helper()
-	config, err := pgx.ParseConfig(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	findings, err := try(t.Context(), config, checks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig(db.URL()))(t)
+	findings := must.Get(try(t.Context(), config, checks))(t)
 	var left int
 	db.Look(t, func(conn *pgx.Conn) {
 		const schemas = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pglock%'"
-		if err := conn.QueryRow(t.Context(), schemas).Scan(&left); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, conn.QueryRow(t.Context(), schemas).Scan(&left))
 	})
 	if left > 0 {
 		t.Errorf("%d schemas are left", left)
@@ -49,8 +42,7 @@ func tried(t *testing.T, db *pgtest.DB, checks []check) []lockadmin.Finding {
 }
 
 func TestPostgreSQLHasWhatTheProtocolNeeds(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
+	db := pgtest.EmptyParallel(t)
 	began := time.Now()
 	findings := tried(t, db, checks)
 	t.Logf("took %v", time.Since(began))
@@ -109,14 +101,11 @@ func TestAnEngineWhoseFunctionsDoSomethingElseIsFoundOut(t *testing.T) {
 			`pg_notify(text, text) RETURNS void LANGUAGE sql AS ''`, "LISTEN and NOTIFY", "It heard nothing, and not kept."},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.EmptyDatabase(t)
+			db := pgtest.EmptyParallel(t)
 			db.Look(t, func(conn *pgx.Conn) {
 				for _, sql := range []string{"CREATE SCHEMA other", "CREATE FUNCTION other." + c.function,
 					"ALTER DATABASE " + db.Name() + " SET search_path = other, pg_catalog, public"} {
-					if _, err := conn.Exec(t.Context(), sql); err != nil {
-						t.Fatal(err)
-					}
+					must.Get(conn.Exec(t.Context(), sql))(t)
 				}
 			})
 			wantOnly(t, tried(t, db, checks), c.item, c.words)
@@ -167,29 +156,19 @@ func TestAnEngineWhoseStatementsDoSomethingElseIsFoundOut(t *testing.T) {
 }
 
 func TestATrialThatIsInterruptedLeavesNothing(t *testing.T) {
-	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
-	config, err := pgx.ParseConfig(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := pgtest.EmptyParallel(t)
+	config := must.Get(pgx.ParseConfig(db.URL()))(t)
 	schemas := func() (n int) {
 		db.Look(t, func(conn *pgx.Conn) {
 			const sql = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pglock%'"
-			if err := conn.QueryRow(t.Context(), sql).Scan(&n); err != nil {
-				t.Error(err)
-			}
+			must.Note(t, conn.QueryRow(t.Context(), sql).Scan(&n))
 		})
 		return n
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stand := check{item: "stand", steps: []step{{a, "SELECT pg_sleep(4)", anything}}} // less than a step may last
-	done := make(chan error, 1)
-	go func() {
-		_, err := try(ctx, config, []check{stand, stand})
-		done <- err
-	}()
+	done := must.Go(func() error { _, err := try(ctx, config, []check{stand, stand}); return err })
 	pgtest.Eventually(t, "the schema of the trial", func() bool { return schemas() == 1 })
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {

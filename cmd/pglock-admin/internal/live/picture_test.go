@@ -11,6 +11,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/charmbracelet/x/vt"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
 )
 
@@ -42,9 +43,7 @@ func emulated(t *testing.T, m *liveModel) *vt.Emulator {
 	t.Helper()
 	lines := drawn(t, m)
 	e := vt.NewEmulator(m.width, m.height)
-	if _, err := e.WriteString("\x1b[?7l" + strings.Join(lines, "\r\n")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.WriteString("\x1b[?7l" + strings.Join(lines, "\r\n")))(t)
 	return e
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 )
 
@@ -18,20 +19,14 @@ import (
 // it: what the command has started by then would outlive a minder that is killed.
 func TestACommandBeginsWhenTheProgramCanKnowItsGroup(t *testing.T) {
 	t.Parallel()
-	ends, err := socketpair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ends := must.Get(socketpair())(t)
 	program := os.NewFile(uintptr(ends[0]), "minder") // nobody reads from it
 	t.Cleanup(func() { _ = program.Close() })
 	fill(t, ends[1])
 	begun := filepath.Join(t.TempDir(), "begun")
-	minder, err := Command{
+	minder := must.Get(Command{
 		Minder: []string{mindful}, Path: "/bin/sh", Args: []string{"sh", "-c", `: > "$0"`, begun}, Env: os.Environ(),
-	}.start(ends[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	}.start(ends[1]))(t)
 	send(program, order{Trust: spanUntil(time.Now().Add(time.Hour))})
 	gate := childOf(t, minder.Pid)
 	for range 20 { // it has time enough to begin
@@ -76,10 +71,7 @@ func fill(t *testing.T, socket int) {
 func childOf(t *testing.T, parent int) (child int) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < patience; time.Sleep(time.Millisecond) {
-		children, err := pgserver.ChildrenOf(parent)
-		if err != nil {
-			t.Fatal(err)
-		}
+		children := must.Get(pgserver.ChildrenOf(parent))(t)
 		if len(children) > 0 {
 			return children[0]
 		}

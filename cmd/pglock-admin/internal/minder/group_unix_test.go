@@ -6,6 +6,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // mindful is the argument that makes this program a minder.
@@ -30,17 +32,12 @@ func TestMain(m *testing.M) {
 
 // Signal 9 for "process 0" would kill the program and everybody else in its process group.
 func TestKillBeforeTheCommandHasStartedKillsTheMinderAlone(t *testing.T) {
-	g, err := Start(Command{
+	g := must.Get(Start(Command{
 		Minder: []string{stuck}, Path: "/bin/true", Args: []string{"true"}, Deadline: time.Now().Add(time.Hour),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	g.Kill(0)
 	if event, there := <-g.Events; there {
 		t.Errorf("a minder that never acted says %+v", event)
 	}
-	if err := g.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Note(t, g.Close())
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
@@ -16,13 +17,10 @@ import (
 func stubborn(t *testing.T, killAfter time.Duration) *Group {
 	t.Helper()
 	ready := filepath.Join(t.TempDir(), "ready")
-	g, err := Start(Command{
+	g := must.Get(Start(Command{
 		Minder: []string{mindful}, Path: "/bin/sh", KillAfter: killAfter, Deadline: time.Now().Add(time.Hour),
 		Args: []string{"sh", "-c", `trap '' TERM; : > "$0"; while :; do sleep 0.05; done`, ready},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	t.Cleanup(func() { _ = g.Close() }) // its events have told how it ended
 	for began := time.Now(); time.Since(began) < patience; time.Sleep(time.Millisecond) {
 		if _, err := os.Stat(ready); err == nil {

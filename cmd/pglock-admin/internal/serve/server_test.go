@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // A client that sends its headers slowly is cut off.
@@ -20,23 +22,15 @@ func TestServeCutsOffSlowHeaders(t *testing.T) {
 		t.Errorf("%+v", server)
 	}
 	server.ReadHeaderTimeout = 100 * time.Millisecond
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = server.Serve(listener) }()
 	defer func() { server.Close(); <-ended }()
 	for _, begin := range []string{"GET / HT", "GET / HTTP/1.1\r\nHost: localhost\r\nX-A: "} {
-		conn, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(net.Dial("tcp", listener.Addr().String()))(t)
 		defer conn.Close()
 		fmt.Fprint(conn, begin)
-		if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
 		answer, err := io.ReadAll(conn)
 		if errors.Is(err, os.ErrDeadlineExceeded) { // a connection may also be reset, if the text came too late
 			t.Errorf("%q is not cut off: %q, %v", begin, answer, err)

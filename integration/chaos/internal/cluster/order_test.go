@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // message builds a message of the replication of these parts: bytes, integers of their size, strings that end with a
@@ -83,10 +84,7 @@ func TestCommitIsMadeOfTheMessagesOfTheReplication(t *testing.T) {
 		}
 	}
 	at := func(s string) time.Time {
-		when, err := time.Parse(time.RFC3339Nano, s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		when := must.Get(time.Parse(time.RFC3339Nano, s))(t)
 		return when
 	}
 	want := history.Commit{

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // patience bounds every wait for something that happens at once unless the code is broken.
@@ -44,10 +46,7 @@ type ends struct {
 func connect(t *testing.T) *ends {
 	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t) })
-	server, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = server.Close() })
 	line, err := Listen(server.Addr().String())
 	if err != nil {
@@ -55,9 +54,7 @@ func connect(t *testing.T) *ends {
 	}
 	e := &ends{t: t, line: line}
 	t.Cleanup(func() {
-		if err := line.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Note(t, line.Close())
 	})
 	if e.client, err = net.Dial("tcp", line.Address()); err != nil {
 		t.Fatal(err)
@@ -77,9 +74,7 @@ func connect(t *testing.T) *ends {
 func (e *ends) send(at net.Conn, messages ...[]byte) {
 	e.t.Helper()
 	for _, m := range messages {
-		if _, err := at.Write(m); err != nil {
-			e.t.Fatal(err)
-		}
+		must.Get(at.Write(m))(e.t)
 	}
 }
 
@@ -234,14 +229,8 @@ func TestConnectionsAreRefusedForAWhile(t *testing.T) {
 		_ = c.Close()
 		t.Error("a connection was taken while they are refused")
 	}
-	if err := restore(); err != nil {
-		t.Fatal(err)
-	}
-	c, err := net.DialTimeout("tcp", e.line.Address(), time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = c.Close()
+	must.Do(t, restore())
+	_ = must.Get(net.DialTimeout("tcp", e.line.Address(), time.Second))(t).Close()
 }
 
 func TestCommitsAreKnownInEveryWayToSayIt(t *testing.T) {

@@ -6,16 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest/tiers"
 )
 
 // What the short tier leaves out is shown there by another test, and it leaves out no promise.
 func TestTheShortTierShowsEveryPromise(t *testing.T) {
 	t.Parallel()
-	all, err := tiers.Sources("../../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(tiers.Sources("../../../.."))(t)
 	if len(all) < 1000 {
 		t.Fatalf("only %d tests were found", len(all))
 	}
