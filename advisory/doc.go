@@ -24,9 +24,10 @@
 //
 // Release 3 has client.Do and store.Write in their place, with the same name.
 //
-// A bridge takes the lease first. Each Held has a connection outside the pool, which leads to the server itself and not
-// to a pooler. When it ends, the advisory lock is free at once: the Context is done as soon as this process hears of
-// it. [What a bridge does] says who is served in which order, what happens when a session ends, and what it costs.
+// A bridge takes the lease first. Each Held has a connection outside the pool. Behind a pooler give Config.ConnConfig
+// one that leads to the server itself; otherwise Acquire returns ErrPooler. When the connection ends, the advisory lock
+// is free at once: the Context is done as soon as this process hears of it. [What a bridge does] says who is served in
+// which order, what happens when a session ends, and what it costs.
 //
 // # Writes
 //

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
@@ -52,6 +53,21 @@ func TestRequestsForOneLockQueueTogetherAsTheyWouldAlone(t *testing.T) {
 		"one twice": {func(r []protocol.Request) { r[2].GrantID = r[0].GrantID }, func(t *testing.T, a answered) {
 			if a.queued != 3 || a.answers[2].Ticket != a.answers[0].Ticket || a.answers[2].Place != 1 {
 				t.Errorf("%d tickets: %+v", a.queued, a.answers)
+			}
+		}},
+		"all have tickets": {func(r []protocol.Request) {
+			must.Get(m.acquire(t, r))(t)
+			for i := range r {
+				r[i].Retry = true
+			}
+		}, func(t *testing.T, a answered) {
+			if a.code != "" || a.queued != 4 || a.answers[0].Place != 1 || a.answers[3].Place != 4 {
+				t.Errorf("%s, %d tickets: %+v", a.code, a.queued, a.answers)
+			}
+		}},
+		"one without a mode": {func(r []protocol.Request) { r[3].Mode = "" }, func(t *testing.T, a answered) {
+			if a.code != "22023" || a.queued != 0 {
+				t.Errorf("%s, and %d tickets", a.code, a.queued)
 			}
 		}},
 		"one that was given up": {func(r []protocol.Request) {
@@ -134,6 +150,7 @@ func TestI8_ManyThatFindTheLockFreeAsTheyJoinAskAgain(t *testing.T) {
 func TestI4_OfManyForOneLockNoneTakesTheHeadThatAnotherHasJoined(t *testing.T) {
 	db := pgtest.Parallel(t)
 	look, m, stop := newPeer(t, db.URL()), newMany(t, db.URL()), newPeer(t, db.URL())
+	patientCalls(t, look)
 	look.exec(t, `SET search_path = pglock, pg_temp`)
 	look.change(t, "acquire_each", "locked := locked", "PERFORM pg_advisory_lock_shared(42); locked := locked")
 	look.mustAcquire(t, "a", time.Hour)
@@ -224,4 +241,51 @@ func TestWhoeverEndsThousandsOfLeasesFillsNoLockTable(t *testing.T) {
 	wantCount(t, look, 2000, "%d leases were given up",
 		`SELECT count(*) FROM (SELECT array_agg(name) AS names, array_agg(grant_id) AS ids
 		FROM held) h, pglock.give_up($1, h.names, h.ids, true) g WHERE g.ended`, look.key)
+}
+
+// A release that comes too late locks nothing.
+func TestWhoeverHasNoLeaseAnyMoreKeepsNobodyFromTheLock(t *testing.T) {
+	db := pgtest.Parallel(t)
+	late, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+	g := late.mustAcquire(t, "a", time.Hour)
+	must.Get(late.release(t.Context(), g))(t)
+	late.exec(t, `BEGIN`)
+	if must.Get(late.release(t.Context(), g))(t) {
+		t.Error("it is released twice")
+	}
+	look.mustAcquire(t, "a", time.Hour)
+}
+
+// A NULL beside a plain request is refused by its rule, and not by a table's.
+func TestRequestsForOneLockOfWhichOneIsNullAreRefused(t *testing.T) {
+	db := pgtest.Parallel(t)
+	look := newPeer(t, db.URL())
+	look.mustAcquire(t, "a", time.Hour)
+	for what, change := range map[string][3]string{"holder": {"{h,NULL}", "{1 s,1 s}", "{exclusive,exclusive}"},
+		"ttl": {"{h,h}", "{1 s,NULL}", "{exclusive,exclusive}"}, "mode": {"{h,h}", "{1 s,1 s}", "{exclusive,NULL}"}} {
+		_, err := look.Exec(t.Context(), `SELECT FROM pglock.acquire_leases('{a,a}', ARRAY[gen_random_uuid(),
+			gen_random_uuid()], $1, $2, $3, '{NULL,NULL}', '{f,f}', $4, '{NULL,NULL}', '{t,t}', '1 min',
+			ARRAY[NULL, NULL]::uuid[], '{f,f}')`, pgx.QueryExecModeExec, look.key, change[0], change[1], change[2])
+		if state(err) != "22023" || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// Whoever holds a subtree is granted what lies below it, also behind one that queues for it in the same statement.
+func TestTheOwnerOfASubtreePassesWhoeverQueuesInTheSameStatement(t *testing.T) {
+	db := pgtest.Parallel(t)
+	m := newMany(t, db.URL())
+	owner := uuid.New()
+	m.mustSubtree(t, "t")
+	m.exec(t, `UPDATE pglock.locks SET owner_id = $1 WHERE name = 't'`, owner)
+	for _, waits := range []bool{true, false} {
+		requests := []protocol.Request{m.request("t/x", true), m.request("t/x", waits)}
+		requests[0].Owner, requests[1].Owner, requests[1].Nested = uuid.New(), owner, true
+		answers := must.Get(m.acquire(t, requests))(t)
+		if answers[0].Granted || answers[0].Ticket == 0 || !answers[1].Granted {
+			t.Errorf("waits %v: %+v", waits, answers)
+		}
+		m.release(t, []protocol.Claim{claimOf(requests[1], answers[1])})
+	}
 }

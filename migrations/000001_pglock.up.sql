@@ -1194,7 +1194,8 @@ END $$;
 -- If the look finds that nobody's lease is in the way, it takes the head and decides. Otherwise, or if somebody has
 -- locked the head, a request that waits joins the queue. It never takes a head that it has joined: two that did would
 -- wait for each other, and what it ended then would be no change of the key for a COMMIT that follows the row's
--- versions (I4). If the lock has become free meanwhile, the answer says that the first asks again at once.
+-- versions (I4). Only one that is_own takes it, without waiting: refuse_unseen_end refuses such an end. If the lock has
+-- become free meanwhile, the answer says that the first asks again at once.
 -- A plain request has been checked. p_many says that the request is part of a statement for many, which waits only for
 -- a moment; p_locked that an earlier one in it has locked something of this lock, as far as its answer tells, and
 -- p_joined that it has joined. It waits for rows as long as lock_timeout says.
@@ -1232,8 +1233,8 @@ BEGIN
     a := refusal(w, head, NULL, NULL, NULL);
   ELSE
     FOR look IN 1..20 LOOP
-      a := decide(w, CASE WHEN NOT p_joined AND (own OR NOT (stays AND is_held(w, head)))
-        THEN take_head(w.name, own AND stays, true) END, p_wait, true);
+      a := decide(w, CASE WHEN own OR NOT p_joined AND NOT (stays AND is_held(w, head))
+        THEN take_head(w.name, own AND stays AND NOT p_joined, true) END, p_wait, true);
       EXIT WHEN a.granted IS NOT NULL OR stays;
       ok := pg_sleep(0.002) IS NOT NULL;                 -- a newcomer may have joined, or somebody is granted it
       head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
@@ -1317,17 +1318,17 @@ END $$;
 -- who queue nobody would ever take the head. Therefore whoever has to wait for it knocks first, which is heard
 -- until the end of the transaction, and those who join let it go first.
 
--- knock says that somebody takes a row of the lock, or waits for it: any, or the one with a grant ID. While somebody
+-- knock says that somebody takes a row of the lock, or waits for it: any, or the lease with a grant ID. While somebody
 -- listens it tries again, for some milliseconds. A row that nobody has locked it takes at once, and does not knock: the
 -- server has room for some thousands of knocks, and one statement may take more rows.
 CREATE FUNCTION knock(p_name text, p_slot int, p_grant_id uuid DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = p_slot AND l.grant_id = coalesce(p_grant_id, l.grant_id)
-    FOR UPDATE SKIP LOCKED;
+  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = p_slot
+    AND (p_grant_id IS NULL OR l.grant_id = p_grant_id AND is_running(l.expires_at, l.ended_at)) FOR UPDATE SKIP LOCKED;
   IF FOUND OR NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = p_slot
-      AND l.grant_id = coalesce(p_grant_id, l.grant_id)) THEN
+      AND (p_grant_id IS NULL OR l.grant_id = p_grant_id AND is_running(l.expires_at, l.ended_at))) THEN
     RETURN;
   END IF;
   FOR attempt IN 1..20 LOOP
@@ -2039,8 +2040,8 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   RETURN is_running(p_head.expires_at, p_head.ended_at) AND (p_head.spent_until > clock_timestamp()) IS NOT TRUE
-    AND (SELECT bool_and(NOT w.nested AND w.grant_id <> p_head.grant_id
-           AND is_plain(w.name, w.grant_id, w.holder, w.ttl, w.metadata, w.mode, w.capacity, w.nested))
+    AND (SELECT bool_and((NOT w.nested AND w.grant_id <> p_head.grant_id
+           AND is_plain(w.name, w.grant_id, w.holder, w.ttl, w.metadata, w.mode, w.capacity, w.nested)) IS TRUE)
          FROM pg_catalog.unnest(p_requests) w);
 END $$;
 
@@ -2068,7 +2069,7 @@ BEGIN
         w.holder, w.ttl, w.metadata, clock_timestamp(), w.subtree FROM pg_catalog.unnest(p_requests) w
       ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket)
     SELECT pg_catalog.array_agg(q.ticket) INTO tickets FROM queued q;
-  IF pg_catalog.cardinality(tickets) < pg_catalog.cardinality(p_requests) THEN
+  IF coalesce(pg_catalog.cardinality(tickets), 0) < pg_catalog.cardinality(p_requests) THEN
     RETURN NULL;
   END IF;
   ahead := ARRAY(SELECT q.ticket FROM waiters q WHERE q.name = head.name AND q.ticket > head.served
@@ -2433,6 +2434,7 @@ AS $$
 DECLARE
   head locks;
   g    grants;
+  gone waiters;
   w    waiters;                                          -- the last of them that had a ticket
   r    record;
   mine boolean := false;                                 -- a grant had come
@@ -2446,10 +2448,11 @@ BEGIN
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
   FOR i IN 1..pg_catalog.cardinality(p_grant_ids) LOOP
-    DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.* INTO w;
-    places[i] := CASE WHEN FOUND THEN (
-      SELECT pg_catalog.count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name AND q.ticket > coalesce(head.served, 0)
-        AND q.ticket < w.ticket ORDER BY q.ticket LIMIT 99) ahead) END;
+    DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.* INTO gone;
+    CONTINUE WHEN NOT FOUND;
+    w := gone;
+    places[i] := (SELECT pg_catalog.count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name
+      AND q.ticket > coalesce(head.served, 0) AND q.ticket < w.ticket ORDER BY q.ticket LIMIT 99) ahead);
   END LOOP;
   IF NOT p_spend THEN
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);

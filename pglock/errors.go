@@ -54,8 +54,10 @@ type HeldError struct {
 	Lock string
 	// "" in a grace, or if nobody holds the lock: a waiter is next, or a transaction has locked its row, or grants of
 	// other locks take so long that nobody knows yet what a subtree would cover
-	Holder    string
-	By        string    // the lock that Holder holds, if another is in the way: above, or below a subtree (WithSubtree)
+	Holder string
+	// the lock that Holder holds, or with Token 0 waits for, if another is in the way: above, or below a subtree
+	// (WithSubtree)
+	By        string
 	Token     Token     // of the holder's lease; 0 if Holder is "", or only waits for the lock, and goes first
 	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero if unknown
 	Grace     bool      // until ExpiresAt a holder whose grant a failover has lost may believe in it (WithGrace)

@@ -205,6 +205,37 @@ func TestATryDoesNotWaitForAnExhaustedPool(t *testing.T) {
 		})
 	}
 	tries.Wait()
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = c.TryAcquire(short, "tried", pglock.WithSubtree())
+	if !errors.Is(err, context.DeadlineExceeded) || strings.Count(err.Error(), "no connection of the pool") != 1 {
+		t.Errorf("%v, want that its context has ended, and why, once", err)
+	}
+}
+
+// A try for which no connection can be opened says so, and not that a context has ended, whose it was not.
+func TestATryNamesTheServerThatGivesNoConnection(t *testing.T) {
+	t.Parallel()
+	var silent atomic.Bool
+	pool := pgtest.Database(t).Pool(t, func(c *pgxpool.Config) {
+		c.MaxConns = 3
+		c.BeforeConnect = func(ctx context.Context, _ *pgx.ConnConfig) error {
+			if silent.Load() {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}
+	})
+	c := startClient(t, pool)
+	for _, idle := range pool.AcquireAllIdle(t.Context()) {
+		defer idle.Release()
+	}
+	silent.Store(true)
+	_, err := c.TryAcquire(t.Context(), "tried")
+	if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(),
+		"no connection to the server in 10") {
+		t.Errorf("%v, want that the server gave no connection", err)
+	}
 }
 
 // A call that gets no connection says how many there are, and that they are in use; one that gets one and has to wait

@@ -64,13 +64,19 @@ func TestRunTakesASubtree(t *testing.T) {
 	db := pgtest.Parallel(t)
 	lease := hold(t, db, "importer", "tenants/7/import")
 	p := running(t, db.URL(), line("tenants/7 --subtree --try", sh("exit 0"))...)
-	p.ends(t, run.ExitHeld, "lock tenants/7 is not free: tenants/7/import is in the way", "of importer",
+	p.ends(t, run.ExitHeld, "lock tenants/7 is not free: importer holds tenants/7/import, which lies above or below",
 		"pglock-admin why tenants/7")
+	running(t, db.URL(), line("tenants/7 --subtree --wait 10m --holder mover", sh("exit 0"))...)
+	pgtest.Eventually(t, "the mover waits", func() bool {
+		return ask[int](t, db, `SELECT count(*) FROM pglock.waiters`) == 1
+	})
+	running(t, db.URL(), line("tenants/7/export --try", sh("exit 0"))...).ends(t, run.ExitHeld,
+		"lock tenants/7/export is not free: mover came first, and waits for tenants/7, which lies above or below")
 	must.Do(t, lease.Release(t.Context()))
 	p = running(t, db.URL(), line("tenants/7 --subtree --try", sh("echo in; read x"))...)
 	p.line(t)
 	below := running(t, db.URL(), line("tenants/7/import --try", sh("exit 0"))...)
-	below.ends(t, run.ExitHeld, "lock tenants/7/import is not free: tenants/7 is in the way")
+	below.ends(t, run.ExitHeld, "lock tenants/7/import is not free: ", " holds tenants/7, which lies above")
 	running(t, db.URL(), line("tenants/8/import --try", sh("exit 0"))...).ends(t, 0)
 }
 

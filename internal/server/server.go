@@ -5,6 +5,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -181,10 +182,13 @@ func (s *Server) lendToTry(ctx context.Context) (conn *pgx.Conn, give func(), er
 	defer cancel()
 	if stat := s.pool.Stat(); stat.IdleConns() > 0 || stat.TotalConns() < stat.MaxConns() {
 		conn, give, err = s.borrow(limited)
-	} else if conn, give, err = s.lend(limited); err != nil {
+	} else if conn, give, err = s.lend(limited); err != nil && ctx.Err() == nil { // else whoever asked says so
 		err = noneFree(limited, err, began, s.pool)
 	}
 	if err != nil && ctx.Err() == nil {
+		if stat := s.pool.Stat(); limited.Err() != nil && stat.AcquiredConns() < stat.MaxConns() { // the pool is not why
+			err = fmt.Errorf("no connection to the server in %v: %w", time.Since(began).Round(time.Millisecond), err)
+		}
 		err = failure.OfOurs(err)
 	}
 	return conn, give, err

@@ -198,7 +198,8 @@ END $$;
 -- If the look finds that nobody's lease is in the way, it takes the head and decides. Otherwise, or if somebody has
 -- locked the head, a request that waits joins the queue. It never takes a head that it has joined: two that did would
 -- wait for each other, and what it ended then would be no change of the key for a COMMIT that follows the row's
--- versions (I4). If the lock has become free meanwhile, the answer says that the first asks again at once.
+-- versions (I4). Only one that is_own takes it, without waiting: refuse_unseen_end refuses such an end. If the lock has
+-- become free meanwhile, the answer says that the first asks again at once.
 -- A plain request has been checked. p_many says that the request is part of a statement for many, which waits only for
 -- a moment; p_locked that an earlier one in it has locked something of this lock, as far as its answer tells, and
 -- p_joined that it has joined. It waits for rows as long as lock_timeout says.
@@ -236,8 +237,8 @@ BEGIN
     a := refusal(w, head, NULL, NULL, NULL);
   ELSE
     FOR look IN 1..20 LOOP
-      a := decide(w, CASE WHEN NOT p_joined AND (own OR NOT (stays AND is_held(w, head)))
-        THEN take_head(w.name, own AND stays, true) END, p_wait, true);
+      a := decide(w, CASE WHEN own OR NOT p_joined AND NOT (stays AND is_held(w, head))
+        THEN take_head(w.name, own AND stays AND NOT p_joined, true) END, p_wait, true);
       EXIT WHEN a.granted IS NOT NULL OR stays;
       ok := pg_sleep(0.002) IS NOT NULL;                 -- a newcomer may have joined, or somebody is granted it
       head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);

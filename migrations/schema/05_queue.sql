@@ -22,17 +22,17 @@ END $$;
 -- who queue nobody would ever take the head. Therefore whoever has to wait for it knocks first, which is heard
 -- until the end of the transaction, and those who join let it go first.
 
--- knock says that somebody takes a row of the lock, or waits for it: any, or the one with a grant ID. While somebody
+-- knock says that somebody takes a row of the lock, or waits for it: any, or the lease with a grant ID. While somebody
 -- listens it tries again, for some milliseconds. A row that nobody has locked it takes at once, and does not knock: the
 -- server has room for some thousands of knocks, and one statement may take more rows.
 CREATE FUNCTION knock(p_name text, p_slot int, p_grant_id uuid DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = p_slot AND l.grant_id = coalesce(p_grant_id, l.grant_id)
-    FOR UPDATE SKIP LOCKED;
+  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = p_slot
+    AND (p_grant_id IS NULL OR l.grant_id = p_grant_id AND is_running(l.expires_at, l.ended_at)) FOR UPDATE SKIP LOCKED;
   IF FOUND OR NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = p_slot
-      AND l.grant_id = coalesce(p_grant_id, l.grant_id)) THEN
+      AND (p_grant_id IS NULL OR l.grant_id = p_grant_id AND is_running(l.expires_at, l.ended_at))) THEN
     RETURN;
   END IF;
   FOR attempt IN 1..20 LOOP
@@ -744,8 +744,8 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   RETURN is_running(p_head.expires_at, p_head.ended_at) AND (p_head.spent_until > clock_timestamp()) IS NOT TRUE
-    AND (SELECT bool_and(NOT w.nested AND w.grant_id <> p_head.grant_id
-           AND is_plain(w.name, w.grant_id, w.holder, w.ttl, w.metadata, w.mode, w.capacity, w.nested))
+    AND (SELECT bool_and((NOT w.nested AND w.grant_id <> p_head.grant_id
+           AND is_plain(w.name, w.grant_id, w.holder, w.ttl, w.metadata, w.mode, w.capacity, w.nested)) IS TRUE)
          FROM unnest(p_requests) w);
 END $$;
 
@@ -773,7 +773,7 @@ BEGIN
         w.holder, w.ttl, w.metadata, clock_timestamp(), w.subtree FROM unnest(p_requests) w
       ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket)
     SELECT array_agg(q.ticket) INTO tickets FROM queued q;
-  IF cardinality(tickets) < cardinality(p_requests) THEN
+  IF coalesce(cardinality(tickets), 0) < cardinality(p_requests) THEN
     RETURN NULL;
   END IF;
   ahead := ARRAY(SELECT q.ticket FROM waiters q WHERE q.name = head.name AND q.ticket > head.served

@@ -289,6 +289,7 @@ AS $$
 DECLARE
   head locks;
   g    grants;
+  gone waiters;
   w    waiters;                                          -- the last of them that had a ticket
   r    record;
   mine boolean := false;                                 -- a grant had come
@@ -302,10 +303,11 @@ BEGIN
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
   FOR i IN 1..cardinality(p_grant_ids) LOOP
-    DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.* INTO w;
-    places[i] := CASE WHEN FOUND THEN (
-      SELECT count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name AND q.ticket > coalesce(head.served, 0)
-        AND q.ticket < w.ticket ORDER BY q.ticket LIMIT 99) ahead) END;
+    DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.* INTO gone;
+    CONTINUE WHEN NOT FOUND;
+    w := gone;
+    places[i] := (SELECT count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name
+      AND q.ticket > coalesce(head.served, 0) AND q.ticket < w.ticket ORDER BY q.ticket LIMIT 99) ahead);
   END LOOP;
   IF NOT p_spend THEN
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);

@@ -130,7 +130,7 @@ var ofGrants = []mutant{
 	{"I13 a try that may be refused waits for who decides", []edit{
 		{
 			schema,
-			"THEN take_head(w.name, own AND stays, true) END, p_wait, true);",
+			"THEN take_head(w.name, own AND stays AND NOT p_joined, true) END, p_wait, true);",
 			"THEN take_head(w.name, true, true) END, p_wait, true);",
 		},
 	}, integration, "^TestI13_|^TestI1_I13_"},
@@ -158,12 +158,21 @@ var ofGrants = []mutant{
 			"AND (SELECT bool_and"},
 	}, integration, "^TestRequestsForOneLock"},
 	{"many are queued beside the holder's own request", []edit{
-		{schema, "NOT w.nested AND w.grant_id <> p_head.grant_id AND is_plain(", "NOT w.nested AND is_plain("},
+		{schema, "(NOT w.nested AND w.grant_id <> p_head.grant_id AND is_plain(", "(NOT w.nested AND is_plain("},
 	}, integration, "^TestRequestsForOneLock"},
 	{"many are queued without the one that had a ticket", []edit{
-		{schema, "  IF pg_catalog.cardinality(tickets) < pg_catalog.cardinality(p_requests) THEN\n    RETURN NULL;",
+		{schema, "  IF coalesce(pg_catalog.cardinality(tickets), 0) < pg_catalog.cardinality(p_requests) THEN\n    RETURN NULL;",
 			"  IF false THEN\n    RETURN NULL;"},
 	}, integration, "^TestRequestsForOneLock"},
+	{"many that all have tickets are refused", []edit{
+		{schema, "IF coalesce(pg_catalog.cardinality(tickets), 0) < ", "IF pg_catalog.cardinality(tickets) < "},
+	}, integration, "^TestRequestsForOneLock"},
+	{"I11 many with a NULL queue beside a plain one", []edit{
+		{schema, "w.capacity, w.nested)) IS TRUE)", "w.capacity, w.nested)))"},
+	}, integration, "^TestRequestsForOneLock"},
+	{"the owner of a subtree queues behind one of the same statement", []edit{
+		{schema, "CASE WHEN own OR NOT p_joined AND NOT (", "CASE WHEN NOT p_joined AND NOT ("},
+	}, integration, "^TestTheOwnerOfASubtree"},
 	{"whoever is far is told a place near the front", []edit{
 		{schema, "ELSE coalesce(pg_catalog.array_position(ahead, tickets[i]), 100) END",
 			"ELSE coalesce(pg_catalog.array_position(ahead, tickets[i]), 1) END"},

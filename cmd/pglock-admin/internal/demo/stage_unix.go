@@ -60,7 +60,7 @@ func (s *stage) shut() {
 		return
 	}
 	width := min(cmp.Or(cli.Columns(s.out), cli.TerminalWidth), cli.TerminalWidth)
-	lines := append(s.line.Draw(s.elapsed(), width, s.colour), timeline.Legend(s.colour))
+	lines := append(s.line.Draw(s.elapsed(), width, s.colour), timeline.Legend(width, s.colour)...)
 	s.print("\n%s", strings.Join(lines, "\n"))
 	s.line = nil
 }

@@ -33,7 +33,7 @@ func TestTheOverviewLeadsOn(t *testing.T) {
 		"past others, that somebody waits for": {[]summaryView{stuck}, 4, 1,
 			"All others are well. Here: 4 locks in use, 0 held, 3 well, 1 of them BUSY (", "none"},
 		"past too many others": {[]summaryView{stuck}, 1001, 0, "No other trouble was found. Here: more than 1,000 " +
-			"locks in use.", "well"},
+			"rows of locks, held and free.", "well"},
 		"past a guard of a lock that nobody has used": {[]summaryView{stuck}, 0, 0, "Here: 0 locks in use, 0 held.",
 			"well"},
 	} {

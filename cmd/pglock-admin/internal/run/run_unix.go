@@ -200,8 +200,9 @@ func heldByOthers(o *cli.Options, e *errand, err error) error {
 	case held.Grace:
 		text = fmt.Sprintf("lock %s is not granted yet, because of a failover", shown.Name(e.name))
 	case held.By != "":
-		text = fmt.Sprintf("lock %s is not free: %s is in the way, which lies above or below and is of %s",
-			shown.Name(e.name), shown.Name(held.By), shown.Text(held.Holder))
+		text = fmt.Sprintf("lock %s is not free: %s %s %s, which lies above or below", shown.Name(e.name),
+			shown.Text(held.Holder), shown.Either(held.Token == 0, "came first, and waits for", "holds"),
+			shown.Name(held.By))
 		tells = "why"
 	case held.Holder != "" && held.Token == 0:
 		text = fmt.Sprintf("lock %s is not free: %s waits for it, and goes first", shown.Name(e.name),

@@ -185,9 +185,9 @@ func (r *Row) cells(s scale, columns int, now time.Duration) []cell {
 	return cells
 }
 
-// Legend explains the characters, in one line of less than 78 columns.
-func Legend(colour bool) string {
-	cells, at := blank(80), 1
+// Legend explains the characters, in one line if the width is 78 or more.
+func Legend(width int, colour bool) (lines []string) {
+	cells, at := blank(width), 1
 	for _, k := range []struct {
 		sign  string
 		style Style
@@ -197,11 +197,15 @@ func Legend(colour bool) string {
 		{string(HeldStopped.fill), HeldStopped.style, "stopped"}, {string(Stopped.fill), Stopped.style, "lease over"},
 		{Written, Good, "written"}, {Refused, Bad, "refused"}, {Destroyed, Bad, "late"},
 	} {
+		if at > 1 && at+2+len(k.text) > width {
+			lines = append(lines, paint(cells, colour))
+			cells, at = blank(width), 1
+		}
 		write(cells, at, k.sign, k.style)
 		write(cells, at+2, k.text, faint)
 		at += len(k.text) + 4
 	}
-	return paint(cells, colour)
+	return append(lines, paint(cells, colour))
 }
 
 const (

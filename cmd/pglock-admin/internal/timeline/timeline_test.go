@@ -59,8 +59,17 @@ func TestDrawKeepsToItsWidth(t *testing.T) {
 			}
 		}
 	}
-	if n := utf8.RuneCountInString(Legend(false)); n > 78 {
-		t.Errorf("the legend has %d columns", n)
+	for width, lines := range map[int]int{40: 2, 80: 1} {
+		legend := Legend(width, false)
+		for _, line := range legend {
+			if n := utf8.RuneCountInString(line); n > width {
+				t.Errorf("the legend has %d columns of %d: %q", n, width, line)
+			}
+		}
+		said := strings.Join(legend, "\n")
+		if len(legend) != lines || !strings.Contains(said, "lease over") || !strings.Contains(said, "late") {
+			t.Errorf("the legend in %d columns: %q", width, said)
+		}
 	}
 }
 
@@ -91,7 +100,7 @@ func TestColourAddsNothingButSequences(t *testing.T) {
 			t.Errorf("%q without colours, %q with", plain[i], b.String())
 		}
 	}
-	if strings.Contains(strings.Join(plain, "")+Legend(false), "\x1b") {
+	if strings.Contains(strings.Join(append(plain, Legend(80, false)...), ""), "\x1b") {
 		t.Error("sequences without colour")
 	}
 }
