@@ -338,7 +338,8 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	if slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return h.Session == first.Session }) {
 		v.Text += " The client that holds it waits for it itself."
 		if first.Waiting > time.Minute { // until then it is mostly other work of a busy program
-			v.IfNothing = "If it is other work, the waiters get the lock in their order. If it is the same, it waits for ever."
+			v.IfNothing = "If it is other work, the waiters get the lock in their order. If it is the same, it waits " +
+				"for ever."
 			v.Steps = append(v.Steps, Step{Do: "If both are the same work, it waits for itself: end the program, and " +
 				"let it ask with the context of its lease (lease.Context()). Then it gets ErrSelfDeadlock at once."})
 		}

@@ -244,7 +244,8 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			l := lookAt(holderOf(time.Second)).queued(5*time.Second, true)
 			l.Queue.Alive.Session = "one"
 			return l
-		}(), whySlow, SeverityBusy, []string{"The client that holds it waits for it itself.", "Look again in a minute"}},
+		}(), whySlow, SeverityBusy, []string{"The client that holds it waits for it itself.",
+			"Look again in a minute"}},
 		"the client of one of two holders waits": {func() *look {
 			one, other := holderOf(time.Second), holderOf(time.Second)
 			one.Mode, one.Slot, other.Mode, other.Slot = pglock.ModeShared, 1, pglock.ModeShared, 2

@@ -186,7 +186,8 @@ func (s *Server) lendToTry(ctx context.Context) (conn *pgx.Conn, give func(), er
 		err = noneFree(limited, err, began, s.pool)
 	}
 	if err != nil && ctx.Err() == nil {
-		if stat := s.pool.Stat(); limited.Err() != nil && stat.AcquiredConns() < stat.MaxConns() { // the pool is not why
+		stat := s.pool.Stat()
+		if limited.Err() != nil && stat.AcquiredConns() < stat.MaxConns() { // the pool is not why
 			err = fmt.Errorf("no connection to the server in %v: %w", time.Since(began).Round(time.Millisecond), err)
 		}
 		err = failure.OfOurs(err)

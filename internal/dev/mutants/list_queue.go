@@ -285,8 +285,8 @@ var ofTheQueue = []mutant{
 			"IF false THEN"},
 	}, integration, "^TestWhoeverEndsThousands"},
 	{"whoever has no lease any more locks its row", []edit{
-		{schema, "AND (p_grant_id IS NULL OR l.grant_id = p_grant_id AND is_running(l.expires_at, l.ended_at)) FOR UPDATE",
-			"AND (p_grant_id IS NULL OR l.grant_id = p_grant_id) FOR UPDATE"},
+		{schema, "AND (p_grant_id IS NULL OR l.grant_id = p_grant_id AND is_running(l.expires_at, l.ended_at)) FOR " +
+			"UPDATE", "AND (p_grant_id IS NULL OR l.grant_id = p_grant_id) FOR UPDATE"},
 	}, integration, "^TestI4_AnEndThatIsTooLate|^TestWhoeverHasNoLease"},
 	{"I8 whoever spends does not knock", []edit{
 		{schema, "BEGIN PERFORM knock(p_name, 0); IF current_setting('lock_timeout')",
