@@ -45,7 +45,7 @@ func options(t *testing.T, dir string) (names []string) {
 func TestConfigurationNamesEveryOption(t *testing.T) {
 	t.Parallel()
 	page := read(t, "docs", "configuration.md")
-	for dir, least := range map[string]int{"pglock": 5, "fencedstore": 5, "dashboard": 5, "leader": 4,
+	for dir, least := range map[string]int{"pglock": 5, "fencedstore": 5, "dashboard": 5, "leader": 4, "advisory": 0,
 		"migrations": 1, "schedulers": 3, "otelpglock": 3} {
 		found := options(t, dir)
 		if len(found) < least {

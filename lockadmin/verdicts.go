@@ -335,11 +335,15 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 			"of its work may wait, or it asked without the context of its lease."
 		v.Steps = append(v.Steps, again("If it is the same work, the cause is there: look at that lock.", w.For))
 	}
-	if slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return h.Session == first.Session }) {
+	same := func(h HolderFacts) bool { return h.Session == first.Session }
+	if slices.ContainsFunc(l.Holders, same) {
 		v.Text += " The client that holds it waits for it itself."
-		if first.Waiting > time.Minute { // until then it is mostly other work of a busy program
+		// Whoever waits for a lease of its own asked after the grant. And another holder's place may come free.
+		itself := slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return same(h) && h.HeldFor >= first.Waiting }) &&
+			(h.Mode != pglock.ModeLimit || !slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return !same(h) }))
+		if itself && first.Waiting > time.Minute { // until then it is mostly other work of a busy program
 			v.IfNothing = "If it is other work, the waiters get the lock in their order. If it is the same, it waits " +
-				"for ever."
+				"for ever, unless its wait has a limit."
 			v.Steps = append(v.Steps, Step{Do: "If both are the same work, it waits for itself: end the program, and " +
 				"let it ask with the context of its lease (lease.Context()). Then it gets ErrSelfDeadlock at once."})
 		}

@@ -235,7 +235,9 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 		"one waits for a minute": {lookAt(holderOf(time.Second)).queued(time.Minute, true), whySlow, SeverityBusy,
 			[]string{"waited for it for 1m.", "Look again in a minute"}},
 		"the holder's client waits for its own lock": {func() *look {
-			l := lookAt(holderOf(time.Second)).queued(2*time.Minute, true)
+			h := holderOf(time.Second)
+			h.HeldFor = 5 * time.Minute
+			l := lookAt(h).queued(2*time.Minute, true)
 			l.Queue.Alive.Session = "one"
 			return l
 		}(), whySlow, SeverityBusy, []string{"The client that holds it waits for it itself.",
@@ -246,6 +248,19 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			return l
 		}(), whySlow, SeverityBusy, []string{"The client that holds it waits for it itself.",
 			"Look again in a minute"}},
+		"the holder's client waited before it was granted": {func() *look {
+			l := lookAt(holderOf(time.Second)).queued(2*time.Minute, true)
+			l.Queue.Alive.Session = "one"
+			return l
+		}(), whySlow, SeverityBusy, []string{"waits for it itself", "in their order"}},
+		"one of the holders of places waits for its own": {func() *look {
+			one, other := holderOf(time.Second), holderOf(time.Second)
+			one.Mode, one.Slot, other.Mode, other.Slot = pglock.ModeLimit, 1, pglock.ModeLimit, 2
+			one.HeldFor, other.HeldFor, other.Session = 5*time.Minute, 5*time.Minute, "two"
+			l := lookAt(one, other).queued(2*time.Minute, true)
+			l.Queue.Alive.Session = "one"
+			return l
+		}(), whySlow, SeverityBusy, []string{"waits for it itself", "in their order"}},
 		"the client of one of two holders waits": {func() *look {
 			one, other := holderOf(time.Second), holderOf(time.Second)
 			one.Mode, one.Slot, other.Mode, other.Slot = pglock.ModeShared, 1, pglock.ModeShared, 2
@@ -336,6 +351,10 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			if first := l.Queue.Alive; v.Kind == whySlow && first.Waiting <= time.Minute &&
 				(strings.Contains(text, "Do not break") || strings.Contains(text, "ErrSelfDeadlock")) {
 				t.Errorf("nothing is to be done yet: %s", text)
+			}
+			if (strings.Contains(name, "before it was granted") || strings.Contains(name, "of places")) &&
+				strings.Contains(text, "ErrSelfDeadlock") {
+				t.Errorf("it cannot wait for itself: %s", text)
 			}
 			if v.Kind == whySlow && l.Queue.Alive.Session != l.Holders[len(l.Holders)-1].Session &&
 				strings.Contains(text, "ErrSelfDeadlock") {

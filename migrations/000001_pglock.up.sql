@@ -1936,8 +1936,9 @@ BEGIN
     END IF;
   END IF;
   IF g.token IS NULL THEN
-    IF p_wait AND own THEN
-      RAISE EXCEPTION 'the subtree above lock % is locked by another transaction', pg_catalog.quote_literal(w.name)
+    IF own AND (p_wait OR NOT p_taken) THEN
+      RAISE EXCEPTION '% lock % is locked by another transaction',
+          CASE WHEN p_taken THEN 'the subtree above' ELSE 'the row of' END, pg_catalog.quote_literal(w.name)
         USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
     END IF;
     IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN
@@ -2435,7 +2436,7 @@ DECLARE
   head locks;
   g    grants;
   gone waiters;
-  w    waiters;                                          -- the last of them that had a ticket
+  w    waiters;                                          -- one of them that had a ticket, best an exclusive one
   r    record;
   mine boolean := false;                                 -- a grant had come
 BEGIN
@@ -2450,7 +2451,7 @@ BEGIN
   FOR i IN 1..pg_catalog.cardinality(p_grant_ids) LOOP
     DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.* INTO gone;
     CONTINUE WHEN NOT FOUND;
-    w := gone;
+    w := CASE WHEN w.mode = 'exclusive' THEN w ELSE gone END;
     places[i] := (SELECT pg_catalog.count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name
       AND q.ticket > coalesce(head.served, 0) AND q.ticket < w.ticket ORDER BY q.ticket LIMIT 99) ahead);
   END LOOP;

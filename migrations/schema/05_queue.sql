@@ -640,8 +640,9 @@ BEGIN
     END IF;
   END IF;
   IF g.token IS NULL THEN
-    IF p_wait AND own THEN
-      RAISE EXCEPTION 'the subtree above lock % is locked by another transaction', quote_literal(w.name)
+    IF own AND (p_wait OR NOT p_taken) THEN
+      RAISE EXCEPTION '% lock % is locked by another transaction',
+          CASE WHEN p_taken THEN 'the subtree above' ELSE 'the row of' END, quote_literal(w.name)
         USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
     END IF;
     IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN

@@ -290,7 +290,7 @@ DECLARE
   head locks;
   g    grants;
   gone waiters;
-  w    waiters;                                          -- the last of them that had a ticket
+  w    waiters;                                          -- one of them that had a ticket, best an exclusive one
   r    record;
   mine boolean := false;                                 -- a grant had come
 BEGIN
@@ -305,7 +305,7 @@ BEGIN
   FOR i IN 1..cardinality(p_grant_ids) LOOP
     DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.* INTO gone;
     CONTINUE WHEN NOT FOUND;
-    w := gone;
+    w := CASE WHEN w.mode = 'exclusive' THEN w ELSE gone END;
     places[i] := (SELECT count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name
       AND q.ticket > coalesce(head.served, 0) AND q.ticket < w.ticket ORDER BY q.ticket LIMIT 99) ahead);
   END LOOP;

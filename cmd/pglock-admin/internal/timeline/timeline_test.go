@@ -59,7 +59,7 @@ func TestDrawKeepsToItsWidth(t *testing.T) {
 			}
 		}
 	}
-	for width, lines := range map[int]int{40: 2, 80: 1} {
+	for width, lines := range map[int]int{40: 3, 80: 1} {
 		legend := Legend(width, false)
 		for _, line := range legend {
 			if n := utf8.RuneCountInString(line); n > width {
