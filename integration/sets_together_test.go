@@ -289,11 +289,12 @@ func TestTheOwnerOfASubtreePassesWhoeverQueuesInTheSameStatement(t *testing.T) {
 		m.release(t, []protocol.Claim{claimOf(requests[1], answers[1])})
 	}
 	joined := newPeer(t, db.URL())
-	joined.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 't/x' AND slot = 0 FOR KEY SHARE`) // as who queues does
+	joined.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 't/x' AND slot = 0 FOR KEY SHARE`) // as to queue
 	for _, waits := range []bool{true, false} {
 		requests := []protocol.Request{m.request("t/x", true), m.request("t/x", waits)}
 		requests[0].Owner, requests[1].Owner, requests[1].Nested, requests[1].Retry = uuid.New(), owner, true, true
-		if _, err := m.acquire(t, requests); state(err) != "55P03" || !strings.Contains(err.Error(), "the row of lock") {
+		_, err := m.acquire(t, requests)
+		if state(err) != "55P03" || !strings.Contains(err.Error(), "the row of lock") {
 			t.Errorf("waits %v: beside somebody who joins: %v", waits, err)
 		}
 	}

@@ -339,8 +339,9 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	if slices.ContainsFunc(l.Holders, same) {
 		v.Text += " The client that holds it waits for it itself."
 		// Whoever waits for a lease of its own asked after the grant. And another holder's place may come free.
-		itself := slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return same(h) && h.HeldFor >= first.Waiting }) &&
-			(h.Mode != pglock.ModeLimit || !slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return !same(h) }))
+		since := func(h HolderFacts) bool { return same(h) && h.HeldFor >= first.Waiting }
+		other := func(h HolderFacts) bool { return h.Mode == pglock.ModeLimit && !same(h) }
+		itself := slices.ContainsFunc(l.Holders, since) && !slices.ContainsFunc(l.Holders, other)
 		if itself && first.Waiting > time.Minute { // until then it is mostly other work of a busy program
 			v.IfNothing = "If it is other work, the waiters get the lock in their order. If it is the same, it waits " +
 				"for ever, unless its wait has a limit."
