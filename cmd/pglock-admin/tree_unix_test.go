@@ -66,13 +66,14 @@ func TestRunTakesASubtree(t *testing.T) {
 	p := running(t, db.URL(), line("tenants/7 --subtree --try", sh("exit 0"))...)
 	p.ends(t, run.ExitHeld, "lock tenants/7 is not free: importer holds tenants/7/import, which lies above or below",
 		"pglock-admin why tenants/7")
-	running(t, db.URL(), line("tenants/7 --subtree --wait 10m --holder mover", sh("exit 0"))...)
+	mover := running(t, db.URL(), line("tenants/7 --subtree --wait 10m --holder mover", sh("exit 0"))...)
 	pgtest.Eventually(t, "the mover waits", func() bool {
 		return ask[int](t, db, `SELECT count(*) FROM pglock.waiters`) == 1
 	})
 	running(t, db.URL(), line("tenants/7/export --try", sh("exit 0"))...).ends(t, run.ExitHeld,
 		"lock tenants/7/export is not free: mover came first, and waits for tenants/7, which lies above or below")
 	must.Do(t, lease.Release(t.Context()))
+	mover.ends(t, 0)
 	p = running(t, db.URL(), line("tenants/7 --subtree --try", sh("echo in; read x"))...)
 	p.line(t)
 	below := running(t, db.URL(), line("tenants/7/import --try", sh("exit 0"))...)
