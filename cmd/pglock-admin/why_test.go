@@ -292,7 +292,8 @@ func steady(e *lockadmin.Explanation) {
 	text := func(s string) string {
 		s = strings.ReplaceAll(s, host+"/reporter[", "app-1/reporter[")
 		s = strings.ReplaceAll(s, "on host "+host+".", "on host app-1.")
-		s = strings.ReplaceAll(s, "it gave a sign of life ", "it renewed ")               // whichever was the last of the two
+		// whichever was the last of the two
+		s = strings.ReplaceAll(s, "it gave a sign of life ", "it renewed ")
 		s = regexp.MustCompile(`\b\d connections\b`).ReplaceAllString(s, "4 connections") // or one more, for a moment
 		s = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`).ReplaceAllString(s, "dfd7ac05-c5ed-4085-9172-adfd63f7298b")
 		s = regexp.MustCompile(`\d{2,}`).ReplaceAllStringFunc(s, func(n string) string {
