@@ -224,9 +224,9 @@ func TestWhoeverEndsThousandsOfLeasesFillsNoLockTable(t *testing.T) {
 	look.exec(t, `CREATE TEMP TABLE held AS SELECT i AS n, 'n' || i AS name, gen_random_uuid() AS grant_id, 0::bigint AS token
 		FROM generate_series(1, 2000) i`)
 	acquire := func(mode string) {
-		for part := range 20 { // one transaction has a second for all of its calls
+		for part := range 200 { // one transaction has a second for all of its calls
 			look.exec(t, `UPDATE held h SET token = (SELECT a.token FROM pglock.acquire_lease(h.name, h.grant_id, $1,
-				'peer', '1 h', p_mode => $2) a) WHERE n % 20 = $3`, look.key, mode, part)
+				'peer', '1 h', p_mode => $2) a) WHERE n % 200 = $3`, look.key, mode, part)
 		}
 	}
 	acquire("shared")
