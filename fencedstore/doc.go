@@ -79,10 +79,14 @@
 // # Time limits
 //
 // A fence limits its transaction: to what the lease has left, or to the d of WithTimeLimit(d). [A holder that hangs]
-// says how. A write within a write of the same resource waits for the outer one, which waits for it, until its own time
-// limit. If a limit ends the transaction, the error is a TimeLimitError. After one of a transaction of Guard the
+// says how. If a limit ends the transaction, the error is a TimeLimitError. After one of a transaction of Guard the
 // application has to close the connection: with pgx by tx.Conn().Close; with database/sql by returning
 // driver.ErrBadConn from the function of sql.Conn.Raw. The stores do that themselves.
+//
+// A write within a write of the same resource, or of the same key, would wait for itself. A store refuses it
+// (pglock.ErrInvalid) if it has the context that the callback was given, or one made of it, as a goroutine may that
+// outlives the callback: it needs another. A write with another context, or within a transaction of Guard, waits until
+// its time limit.
 //
 // # Unknown outcomes
 //

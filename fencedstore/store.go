@@ -139,6 +139,9 @@ func (w writer) write(ctx context.Context, fenced Fenced, fn work, more ...Optio
 		return refuse.Nil("fn", "be a function")
 	}
 	o, err := w.config.with(more).open(fenced, false)
+	if err == nil {
+		err = o.refuseWithin(ctx)
+	}
 	if err != nil {
 		return err
 	}

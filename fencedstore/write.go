@@ -277,7 +277,9 @@ func (w *writing) call(ctx context.Context, fn work) (err error) {
 		}
 		err = fmt.Errorf("%w: %w", errEnded, w.explainRefusal(err))
 	}()
-	fnCtx, cancel := context.WithCancelCause(ctx)
+	inside := &around{opening: w.opening, outer: writeAround(ctx)}
+	defer inside.over.Store(true)
+	fnCtx, cancel := context.WithCancelCause(context.WithValue(ctx, aroundKey{}, inside))
 	defer cancel(nil)
 	for _, f := range w.fences {
 		stop := context.AfterFunc(f.Lease.Context(), func() { cancel(context.Cause(f.Lease.Context())) })
