@@ -54,6 +54,15 @@ var ofFences = []mutant{
 		{"fencedstore/write.go", "if done || !w.conn.rollback(ctx) || err == nil {",
 			"if done || !w.conn.rollback(ctx) || err != nil {"},
 	}, "./fencedstore", "^TestWhateverTheCallbackReturns"},
+	{"a write waits for itself", []edit{
+		{"fencedstore/store.go", "\t\terr = o.refuseWithin(ctx)\n", ""},
+	}, "./fencedstore", "^TestAWriteThatWould"},
+	{"whatever outlives a callback may not write", []edit{
+		{"fencedstore/write.go", "\tdefer inside.over.Store(true)\n", ""},
+	}, "./fencedstore", "^TestAWriteThatWaitsForNothing"},
+	{"a write within one of another database is refused", []edit{
+		{"fencedstore/around.go", "a.over.Load() || a.home() != o.home()", "a.over.Load()"},
+	}, "./fencedstore", "^TestAWriteThatWaitsForNothing"},
 	{"a failed extension is a time limit of zero", []edit{
 		{"fencedstore/timelimit.go", "p.At.IsZero() || ", ""},
 	}, "./fencedstore", "^TestNoTimeLimitEnds"},
