@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,8 +18,8 @@ import (
 
 const (
 	// silentFor is how long an answer is waited for before the client asks the leader what it has. A leader that has
-	// gone in silence would hold a statement for its whole time. So long the pool may ask an idle connection
-	// whether it works, also when nobody waits for that any more.
+	// gone in silence would hold a statement for its whole time. So long, or longer over a slow network, the pool may
+	// ask an idle connection whether it works, also when nobody waits for that any more.
 	silentFor = time.Second
 	// When the leader was only slow, it is asked again after twice silentFor, and so on, at most slowest times: each
 	// question takes a new connection, and an overloaded server shall not be asked for more and more. After calmFor it
@@ -26,7 +27,7 @@ const (
 	slowest = 5
 	calmFor = time.Minute
 	// pooledNext is how long the pool may ask an idle connection whether it works when another was silent and the
-	// leader was not. Before it may for protocol.Patience.
+	// leader was not, or longer over a slow network. Before it may for protocol.Patience.
 	pooledNext = 300 * time.Millisecond
 )
 
@@ -185,9 +186,12 @@ func (s *Server) processes(ctx context.Context) (has map[uint32]bool, err error)
 // watch suspects a connection while a statement has no answer, and closes it if the leader does not have its process.
 // answered ends that, and tells it in the error.
 func (s *Server) watch(ctx context.Context, conn *pgx.Conn) (answered func(error) error) {
-	over := s.suspect(conn.PgConn().PID(), func() { _ = conn.PgConn().Conn().Close() })
+	began, over := time.Now(), s.suspect(conn.PgConn().PID(), func() { _ = conn.PgConn().Conn().Close() })
 	return func(err error) error {
 		if !over() {
+			if err == nil {
+				s.pace.note(time.Since(began))
+			}
 			return err
 		}
 		closing, end := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
@@ -198,6 +202,22 @@ func (s *Server) watch(ctx context.Context, conn *pgx.Conn) (answered func(error
 		}
 		return fmt.Errorf("%w: %w", errMoved, err)
 	}
+}
+
+// pace is about how long an answer takes at least, over this network. Answers that took longer change it only by and
+// by: they may have waited for a lock.
+type pace struct{ nanoseconds atomic.Int64 }
+
+func (p *pace) note(took time.Duration) {
+	if about := time.Duration(p.nanoseconds.Load()); about > 0 && took > about {
+		took = about + (took-about)/4
+	}
+	p.nanoseconds.Store(int64(took))
+}
+
+// allow is a limit that an answer over this network can keep.
+func (p *pace) allow(limit time.Duration) time.Duration {
+	return min(max(limit, 2*time.Duration(p.nanoseconds.Load())), protocol.Patience)
 }
 
 // lenient ends as its context does, but tells of no deadline before this moment. The pool lets its ping of an idle
@@ -220,7 +240,7 @@ func (l lenient) Deadline() (deadline time.Time, bounded bool) {
 // for a silent one as long as TCP does. So whoever waits although there was an idle one takes another.
 func (s *Server) borrow(ctx context.Context) (conn *pgx.Conn, give func(), err error) {
 	for limit := protocol.Patience; s.pool.Stat().IdleConns() > 0; {
-		asking, cancel := context.WithTimeout(lenient{ctx, time.Now().Add(silentFor)}, limit)
+		asking, cancel := context.WithTimeout(lenient{ctx, time.Now().Add(s.pace.allow(silentFor))}, limit)
 		over := s.suspect(0, cancel)
 		conn, give, err = borrow(asking, s.pool)
 		left := over()
@@ -230,7 +250,7 @@ func (s *Server) borrow(ctx context.Context) (conn *pgx.Conn, give func(), err e
 			return conn, give, err
 		}
 		if left {
-			limit = pooledNext
+			limit = s.pace.allow(pooledNext)
 		}
 	}
 	return borrow(ctx, s.pool)

@@ -20,6 +20,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lending"
 	"github.com/pglock-dev/pglock/internal/listener"
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
@@ -31,7 +32,11 @@ type pair struct {
 	lines *sync.WaitGroup
 	asks  atomic.Bool // the pool asks every idle connection whether it works
 	quiet atomic.Bool // those that are connected to the first hear nothing more; later ones do
+	late  atomic.Bool // they hear everything after slowly
 }
+
+// slowly is how long an answer takes over a slow network: longer than silentFor.
+const slowly = 1200 * time.Millisecond
 
 // line passes on what a connection says in both ways, and nothing more to the client once it is quiet: not even that
 // the connection is lost.
@@ -53,6 +58,8 @@ func (p *pair) line(server net.Conn) net.Conn {
 				return
 			case err != nil:
 				_ = here.Close()
+				return
+			case p.late.Load() && !pause.Exactly(p.test, slowly):
 				return
 			default:
 				_, _ = here.Write(said[:n])
@@ -312,4 +319,31 @@ func TestWhoHasLittleTimeClosesNoConnectionOfThePool(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Over a network on which every answer takes longer than a second, too, the pool keeps a connection that it asks for
+// somebody who has little time.
+func TestASlowNetworkClosesNoConnectionOfThePool(t *testing.T) {
+	t.Parallel()
+	p := startPair(t, firstHost)
+	p.idle(t, 1)
+	query := func(ctx context.Context) error { return p.Query(ctx, protocol.Step{SQL: "select 1"}) }
+	must.Do(t, query(t.Context()))
+	p.late.Store(true)
+	for range 3 { // until it counts
+		must.Do(t, query(t.Context()))
+	}
+	before := p.pool.Stat()
+	p.asks.Store(true)
+	brief, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := query(brief); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want the end of the context", err)
+	}
+	pgtest.Eventually(t, "the pool has its answer", func() bool { return p.pool.Stat().AcquiredConns() == 0 })
+	if now := p.pool.Stat(); now.TotalConns() != before.TotalConns() || now.NewConnsCount() != before.NewConnsCount() {
+		t.Errorf("the pool has %d connections and has opened %d, want %d and %d", now.TotalConns(),
+			now.NewConnsCount(), before.TotalConns(), before.NewConnsCount())
+	}
+	must.Do(t, query(t.Context())) // whoever has the time is served
 }

@@ -46,6 +46,7 @@ type Server struct {
 	attempts  sync.WaitGroup             // to connect
 	askAgain  atomic.Int64               // nanoseconds: when servers that have refused may be asked again
 	silent    suspicions                 // of what has no answer
+	pace      pace                       // of the answers
 
 	life      context.Context // ends with Close: no statement outlives it
 	end       context.CancelFunc
