@@ -58,7 +58,8 @@ type Severity string
 // The severities, the least first.
 const (
 	SeverityOK Severity = "ok" // as it should be
-	// as it should be, and somebody waits: nobody knows how far the holder's work is
+	// as it should be, and somebody waits: nobody knows how far the holder's work is. Or the holder gives no sign of
+	// life, and its lease ends within three seconds
 	SeverityBusy    Severity = "busy"
 	SeverityNote    Severity = "note"    // good to know
 	SeverityWarning Severity = "warning" // something is wrong, and nobody waits in vain yet

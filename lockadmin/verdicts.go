@@ -36,7 +36,9 @@ func (l *look) conclude() {
 			}
 		}
 		l.freeVerdicts()
-		sure := func(v Verdict) bool { return v.Severity != SeverityBusy && !v.perhaps() }
+		sure := func(v Verdict) bool {
+			return (v.Severity != SeverityBusy || silenced[v.Kind]) && !v.perhaps()
+		}
 		if !slices.ContainsFunc(l.Verdicts, sure) {
 			l.heldVerdict() // besides what is perhaps a circle
 		}
@@ -55,6 +57,9 @@ func (l *look) conclude() {
 }
 
 var rank = map[Severity]int{SeverityOK: 0, SeverityBusy: 1, SeverityNote: 2, SeverityWarning: 3, SeverityStuck: 4}
+
+// silenced are the verdicts on a holder that gives no sign of life: the lease of a BUSY one ends soon.
+var silenced = map[string]bool{whyGone: true, whyStopped: true, whySilent: true}
 
 // besides are the verdicts that are not about how the lock is now.
 var besides = map[string]bool{whyDeadWaiters: true, whyGap: true, whyLosses: true}

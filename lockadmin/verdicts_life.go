@@ -7,6 +7,9 @@ import (
 	"github.com/pglock-dev/pglock/internal/shown"
 )
 
+// soon is what goes on by itself before anybody could have acted: nobody is stuck for that.
+const soon = 3 * time.Second
+
 // due is how often a holder renews: when a third of its TTL is over.
 func due(h HolderFacts) time.Duration { return h.TTL / 3 }
 
@@ -134,6 +137,10 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		}
 		v.Steps = []Step{l.find(h, l.ifDead(h)+" "+l.ifStopped(h)),
 			l.breakHolder(h, "the holder gives no sign of life for "+since), wait}
+	}
+	if v.Severity == SeverityStuck && v.Kind != whyHeartbeat && h.Remaining <= soon { // what hangs there stays
+		v.Severity, v.Text, v.IfNothing = SeverityBusy, v.Text+" "+v.IfNothing, ""
+		v.Steps = []Step{again("Wait until the lease ends, and look again.", l.Lock)}
 	}
 	l.add(v)
 }
