@@ -94,7 +94,7 @@ func TestDoctorNamesOldTransactionsAndWhatTheyKeepLocked(t *testing.T) {
 		"'half' of user bob, 00:00:0", "old: COMMIT PREPARED 'plain' or ROLLBACK PREPARED 'plain' ends it.",
 		"old, keeps lock 'it''s two': COMMIT PREPARED 'half' or ROLLBACK PREPARED 'half' ends it.",
 	} {
-		if f.Level != lockadmin.FindingAttention || !strings.Contains(f.Meaning, words) {
+		if f.Severity != lockadmin.SeverityWarning || !strings.Contains(f.Meaning, words) {
 			t.Errorf("no %q in %+v", words, f)
 		}
 	}
@@ -111,7 +111,7 @@ func TestDoctorNamesOldTransactionsAndWhatTheyKeepLocked(t *testing.T) {
 		"Older than ten minutes, too: 1 more.",
 	} {
 		n := strings.Index(f.Meaning[at:], words)
-		if f.Level != lockadmin.FindingAttention || n < 0 {
+		if f.Severity != lockadmin.SeverityWarning || n < 0 {
 			t.Fatalf("no %q in its place in %+v", words, f)
 		}
 		at += n
@@ -138,17 +138,17 @@ func TestDoctorSeesThatTheCheckInsideCommitIsOff(t *testing.T) {
 		{`ALTER TABLE pglock.fences DISABLE TRIGGER ALL`, "switched off"},
 	} {
 		owner.exec(t, tc.statement)
-		if f := found(); f.Level != lockadmin.FindingAttention || f.Value != tc.value ||
+		if f := found(); f.Severity != lockadmin.SeverityWarning || f.Value != tc.value ||
 			!strings.Contains(f.Meaning, mend) {
 			t.Errorf("%s: %+v", tc.statement, f)
 		}
 		owner.exec(t, mend)
-		if f := found(); f.Level != lockadmin.FindingOK || f.Value != "always on" {
+		if f := found(); f.Severity != lockadmin.SeverityOK || f.Value != "always on" {
 			t.Errorf("mended after %s: %+v", tc.statement, f)
 		}
 	}
 	owner.exec(t, `DROP TRIGGER fence_commit ON pglock.fences`)
-	if f := found(); f.Level != lockadmin.FindingAttention || f.Value != "missing" ||
+	if f := found(); f.Severity != lockadmin.SeverityWarning || f.Value != "missing" ||
 		!strings.Contains(f.Meaning, "make its trigger fence_commit again") {
 		t.Errorf("without the trigger: %+v", f)
 	}

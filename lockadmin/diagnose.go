@@ -15,22 +15,13 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// FindingLevel says whether a Finding is good or bad.
-type FindingLevel string
-
-// The levels of findings.
-const (
-	FindingOK        FindingLevel = "ok"
-	FindingAttention FindingLevel = "attention" // somebody should look at it
-	FindingDepends   FindingLevel = "depends"   // on your needs
-)
-
 // Finding is one thing that the server can or cannot do for the locks.
 type Finding struct {
-	Item    string       `json:"item"`
-	Level   FindingLevel `json:"level"`
-	Value   string       `json:"value"`
-	Meaning string       `json:"meaning"`
+	Item string `json:"item"`
+	// SeverityOK; SeverityWarning: somebody should look at it; or SeverityNote: it depends on your needs
+	Severity Severity `json:"severity"`
+	Value    string   `json:"value"`
+	Meaning  string   `json:"meaning"`
 }
 
 // Diagnose asks the server what it can and cannot do for the locks: the schema's version, the timeline and the epoch
@@ -75,18 +66,18 @@ func scanFinding(rows pgx.Rows) (f Finding, err error) {
 	err = rows.Scan(&f.Item, &ok, &f.Value, &f.Meaning)
 	switch {
 	case ok == nil:
-		f.Level = FindingDepends
+		f.Severity = SeverityNote
 	case *ok:
-		f.Level = FindingOK
+		f.Severity = SeverityOK
 	default:
-		f.Level = FindingAttention
+		f.Severity = SeverityWarning
 	}
 	return f, err
 }
 
 // foundAtStart is what err says to a client that starts; nil if err says nothing about schema and server.
 func foundAtStart(schema string, version int, err error) []Finding {
-	fits := Finding{"schema", FindingOK, fmt.Sprintf("%s, version %d", schema, version),
+	fits := Finding{"schema", SeverityOK, fmt.Sprintf("%s, version %d", schema, version),
 		"The version that this library needs."}
 	if version > pglock.SchemaVersion {
 		fits.Meaning = fmt.Sprintf("Newer than this library, which needs version %d, but it serves this library too.",
@@ -95,7 +86,7 @@ func foundAtStart(schema string, version int, err error) []Finding {
 	var other *pglock.SchemaError
 	switch {
 	case errors.As(err, &other):
-		f := Finding{"schema", FindingAttention, fmt.Sprintf("%s, version %d", schema, other.Have), ""}
+		f := Finding{"schema", SeverityWarning, fmt.Sprintf("%s, version %d", schema, other.Have), ""}
 		switch {
 		case other.Have == 0:
 			f.Value, f.Meaning = schema+", missing", "There are no locks here yet, and nothing more can be found out."
@@ -107,10 +98,10 @@ func foundAtStart(schema string, version int, err error) []Finding {
 		}
 		return []Finding{f}
 	case errors.Is(err, pglock.ErrReadOnly):
-		return []Finding{fits, {"server", FindingAttention, "read-only", "It is a standby, or the session is " +
+		return []Finding{fits, {"server", SeverityWarning, "read-only", "It is a standby, or the session is " +
 			"read-only: locks are decided on the primary alone. Ask the primary for the timeline."}}
 	case err == nil, errors.Is(err, pglock.ErrSchema): // the server itself says more about an altered sequence
-		return []Finding{fits, {"server", FindingOK, "takes writes", "A standby would not: locks are decided on the " +
+		return []Finding{fits, {"server", SeverityOK, "takes writes", "A standby would not: locks are decided on the " +
 			"primary alone."}}
 	}
 	return nil

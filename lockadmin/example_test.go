@@ -118,7 +118,7 @@ func ExampleDiagnose() {
 		return
 	}
 	for _, f := range findings[:2] {
-		fmt.Println(f.Item, f.Level)
+		fmt.Println(f.Item, f.Severity)
 	}
 	// Output:
 	// schema ok

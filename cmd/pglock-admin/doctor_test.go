@@ -27,19 +27,19 @@ func finding(tb testing.TB, v explain.DoctorView, item string) lockadmin.Finding
 	return v.Findings[i]
 }
 
-func fine(f lockadmin.Finding) bool { return f.Level == lockadmin.FindingOK }
+func fine(f lockadmin.Finding) bool { return f.Severity == lockadmin.SeverityOK }
 
-func bad(f lockadmin.Finding) bool { return f.Level == lockadmin.FindingAttention }
+func bad(f lockadmin.Finding) bool { return f.Severity == lockadmin.SeverityWarning }
 
 func TestDoctorTellsWhatEachFindingMeans(t *testing.T) {
 	db := pgtest.Parallel(t)
 	partitioned(t, db)
 	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, cli.ExitOK)
-	in(t, db.URL(), "doctor").want(t, cli.ExitOK).narrow(t).inOrder(t, "ok         schema  ", "pglock, "+latest+
-		"\n           The version that this library needs.\n",
-		"ok         server  ", "takes writes\n", "timeline  ", "–          epoch  ", "ok         token sequence",
-		"cache 1", "           Anything but cache 1",
-		"ok         guard of public.accounts", "accounts/<id>\n           Every write")
+	in(t, db.URL(), "doctor").want(t, cli.ExitOK).narrow(t).inOrder(t, "OK       schema  ", "pglock, "+latest+
+		"\n         The version that this library needs.\n",
+		"OK       server  ", "takes writes\n", "timeline  ", "NOTE     epoch  ", "OK       token sequence",
+		"cache 1", "         Anything but cache 1",
+		"OK       guard of public.accounts", "accounts/<id>\n         Every write")
 
 	v := decode[explain.DoctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, cli.ExitOK).stdout)
 	var not []string
@@ -55,7 +55,7 @@ func TestDoctorTellsWhatEachFindingMeans(t *testing.T) {
 		t.Errorf("attention %q, but not ok are %q", v.Attention, not)
 	}
 	if !fine(finding(t, v, "schema")) || !fine(finding(t, v, "server")) ||
-		finding(t, v, "epoch").Level != lockadmin.FindingDepends || !fine(finding(t, v, "guard of public.accounts")) {
+		finding(t, v, "epoch").Severity != lockadmin.SeverityNote || !fine(finding(t, v, "guard of public.accounts")) {
 		t.Errorf("%+v", v)
 	}
 }
@@ -64,7 +64,7 @@ func TestDoctorExitsWithZeroUnlessItIsStrict(t *testing.T) {
 	db := pgtest.Parallel(t)
 	always := decode[explain.DoctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t,
 		cli.ExitOK).stdout).Attention
-	code, says := cli.ExitAttention, "attention: "
+	code, says := cli.ExitAttention, "WARNING: "
 	if len(always) == 0 {
 		code, says = cli.ExitOK, "nothing needs attention"
 	}
@@ -73,8 +73,8 @@ func TestDoctorExitsWithZeroUnlessItIsStrict(t *testing.T) {
 	partitioned(t, db)
 	in(t, db.URL(), "guard", "add", "accounts").want(t, cli.ExitOK)
 	execute(t, db, "CREATE TABLE accounts_3 PARTITION OF accounts FOR VALUES FROM (200) TO (300)")
-	says = fmt.Sprintf("attention: %d of ", len(always)+1)
-	in(t, db.URL(), "doctor").want(t, cli.ExitOK, says).inOrder(t, "attention  guard of public.accounts",
+	says = fmt.Sprintf("WARNING: %d of ", len(always)+1)
+	in(t, db.URL(), "doctor").want(t, cli.ExitOK, says).inOrder(t, "WARNING  guard of public.accounts",
 		"accounts_3 has no guard for TRUNCATE")
 	strict := in(t, db.URL(), "doctor", "--strict").want(t, cli.ExitAttention, says, "guard of public.accounts")
 	if !strings.Contains(strict.stdout, "accounts_3 has no guard") ||
@@ -102,8 +102,8 @@ func TestDoctorSaysWhenTheSchemaIsMissingOrOfAnotherVersion(t *testing.T) {
 		says []string
 		more bool // findings besides that of the schema
 	}{
-		{missing, []string{"attention  schema  pglock, missing", "try: pglock-admin migrate up\n"}, false},
-		{newer, []string{"attention  schema  ", "pglock, version " + next,
+		{missing, []string{"WARNING  schema  pglock, missing", "try: pglock-admin migrate up\n"}, false},
+		{newer, []string{"WARNING  schema  ", "pglock, version " + next,
 			fmt.Sprint("knows version ", migrations.Latest), "a newer pglock-admin"}, true},
 	} {
 		in(t, tc.db.URL(), "doctor").want(t, cli.ExitSchema, tc.says...).narrow(t)
@@ -122,7 +122,7 @@ func TestDoctorWorksWhereProgramsRefuseToStart(t *testing.T) {
 	db := pgtest.Parallel(t)
 	execute(t, db, "ALTER SEQUENCE pglock.fencing_token_seq CACHE 32")
 	in(t, db.URL(), "list").want(t, cli.ExitSchema)
-	in(t, db.URL(), "doctor").want(t, cli.ExitOK, "attention  token sequence", "cache 32")
+	in(t, db.URL(), "doctor").want(t, cli.ExitOK, "WARNING  token sequence", "cache 32")
 	execute(t, db, "ALTER SEQUENCE pglock.fencing_token_seq CACHE 1")
 
 	u := must.Get(url.Parse(db.URL()))(t)
@@ -176,17 +176,17 @@ func second(_ []lockadmin.Finding, err error) error { return err }
 func TestDoctorTriesAnEngineBeforeThereIsASchema(t *testing.T) {
 	db := pgtest.EmptyParallel(t)
 	in(t, db.URL(), "doctor", "--engine", "--strict").want(t, cli.ExitOK).narrow(t).inOrder(t,
-		"–          engine             PostgreSQL ", "ok         time limits        as PostgreSQL does it\n",
-		"ok         row locks ", "ok         FOR KEY SHARE ", "ok         SKIP LOCKED ", "ok         sequence ",
-		"ok         clock ", "ok         check in COMMIT ", "ok         LISTEN and NOTIFY ",
+		"NOTE     engine             PostgreSQL ", "OK       time limits        as PostgreSQL does it\n",
+		"OK       row locks ", "OK       FOR KEY SHARE ", "OK       SKIP LOCKED ", "OK       sequence ",
+		"OK       clock ", "OK       check in COMMIT ", "OK       LISTEN and NOTIFY ",
 		"As far as a trial can tell, locks are safe on this server. Nothing needs\nattention.")
 
 	execute(t, db, "CREATE SCHEMA other")
 	execute(t, db, "CREATE FUNCTION other.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT now()'")
 	execute(t, db, "ALTER DATABASE "+db.Name()+" SET search_path = other, pg_catalog, public")
-	in(t, db.URL(), "doctor", "--engine").want(t, cli.ExitOK, "attention  clock ", "not as PostgreSQL does it",
-		"Locks are not safe on this server. Attention: 1 of 9: clock.")
-	in(t, db.URL(), "doctor", "--engine", "--strict").want(t, cli.ExitAttention, "1 finding marked attention")
+	in(t, db.URL(), "doctor", "--engine").want(t, cli.ExitOK, "WARNING  clock ", "not as PostgreSQL does it",
+		"Locks are not safe on this server. WARNING: 1 of 9: clock.")
+	in(t, db.URL(), "doctor", "--engine", "--strict").want(t, cli.ExitAttention, "1 finding marked WARNING")
 	v := decode[explain.DoctorView](t, in(t, db.URL(), "doctor", "--engine", "-o", "json").want(t, cli.ExitOK).stdout)
 	if !bad(finding(t, v, "clock")) || !fine(finding(t, v, "sequence")) || v.Verdict == "" {
 		t.Errorf("%+v", v)

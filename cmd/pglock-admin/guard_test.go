@@ -437,9 +437,9 @@ func TestGuardThatOthersCanSwitchOffIsRefusedAndShown(t *testing.T) {
 			t.Errorf("%+v", g)
 		}
 	}
-	in(t, db.URL(), "doctor", "--strict").want(t, cli.ExitAttention, "attention", "guard of public.jobs")
+	in(t, db.URL(), "doctor", "--strict").want(t, cli.ExitAttention, "WARNING", "guard of public.jobs")
 	if f := finding(t, decode[explain.DoctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t,
-		cli.ExitOK).stdout), "guard of public.jobs"); f.Level != lockadmin.FindingAttention ||
+		cli.ExitOK).stdout), "guard of public.jobs"); f.Severity != lockadmin.SeverityWarning ||
 		!strings.Contains(f.Meaning, revoke) || !strings.Contains(f.Meaning, "pglock_guard_truncate") {
 		t.Errorf("%+v", f)
 	}

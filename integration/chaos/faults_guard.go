@@ -125,7 +125,7 @@ func free(ctx context.Context, conn *pgx.Conn, patience time.Duration, try func(
 func (h *hit) looksForTampering(ctx context.Context, table, does string) {
 	findings, err := lockadmin.Diagnose(ctx, h.eye.pool)
 	if err == nil && !slices.ContainsFunc(findings, func(f lockadmin.Finding) bool {
-		return f.Item == "guard of "+table && f.Level == lockadmin.FindingAttention
+		return f.Item == "guard of "+table && f.Severity == lockadmin.SeverityWarning
 	}) {
 		h.judge.Blame("guards", fmt.Sprintf("Diagnose does not name the guard of %s after: %s", table, does))
 	}

@@ -182,7 +182,7 @@ func (c *Collector) diagnose(ctx context.Context, now time.Time) findings {
 	}
 	found := findings{at: now, known: true}
 	for _, f := range all {
-		if f.Level == lockadmin.FindingAttention {
+		if f.Severity == lockadmin.SeverityWarning {
 			found.attention++
 		}
 	}

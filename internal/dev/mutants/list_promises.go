@@ -441,8 +441,8 @@ var ofDeadlines = []mutant{
 // ofWhatIsSaid are the faults of what people are told, and of what is behind it.
 var ofWhatIsSaid = []mutant{
 	{"doctor: nothing is said of what it found", []edit{
-		{"cmd/pglock-admin/internal/explain/doctor.go", "\t\tmark := shown.Either(",
-			"\t\tif true {\n\t\t\tcontinue\n\t\t}\n\t\tmark := shown.Either("},
+		{"cmd/pglock-admin/internal/explain/doctor.go", "\t\tmark := cli.Mark(f.Severity)",
+			"\t\tif true {\n\t\t\tcontinue\n\t\t}\n\t\tmark := cli.Mark(f.Severity)"},
 	}, explaining, "^TestDoctorFits"},
 	{"doctor: what it means runs over the edge", []edit{
 		{"cmd/pglock-admin/internal/explain/doctor.go", "markWidth, \"\", indented(shown.Text(f.Meaning), most))",

@@ -45,15 +45,15 @@ func try(ctx context.Context, config *pgx.ConnConfig, checks []check) (findings 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.drop(ctx)) }()
-	findings = append(findings, lockadmin.Finding{Item: "engine", Level: lockadmin.FindingDepends, Value: version,
+	findings = append(findings, lockadmin.Finding{Item: "engine", Severity: lockadmin.SeverityNote, Value: version,
 		Meaning: "What it calls itself. The connections of the trial may have led to one node: if yours has several, " +
 			"try each, and a name that leads to all."})
 	for _, c := range checks {
-		f := lockadmin.Finding{Item: c.item, Level: lockadmin.FindingOK, Value: "as PostgreSQL does it", Meaning: c.why}
+		f := lockadmin.Finding{Item: c.item, Severity: lockadmin.SeverityOK, Value: "as PostgreSQL does it", Meaning: c.why}
 		if fault := t.run(ctx, c); fault != "" {
-			f.Level, f.Value, f.Meaning = lockadmin.FindingAttention, "not as PostgreSQL does it", fault+" "+c.why
+			f.Severity, f.Value, f.Meaning = lockadmin.SeverityWarning, "not as PostgreSQL does it", fault+" "+c.why
 			if c.late {
-				f.Level = lockadmin.FindingDepends
+				f.Severity = lockadmin.SeverityNote
 			}
 		}
 		if ctx.Err() != nil {

@@ -34,7 +34,7 @@ func tried(t *testing.T, db *pgtest.DB, checks []check) []lockadmin.Finding {
 	if left > 0 {
 		t.Errorf("%d schemas are left", left)
 	}
-	if engine := findings[0]; engine.Item != "engine" || engine.Level != lockadmin.FindingDepends ||
+	if engine := findings[0]; engine.Item != "engine" || engine.Severity != lockadmin.SeverityNote ||
 		!strings.HasPrefix(engine.Value, "PostgreSQL ") {
 		t.Errorf("%+v", engine)
 	}
@@ -50,7 +50,7 @@ func TestPostgreSQLHasWhatTheProtocolNeeds(t *testing.T) {
 		t.Errorf("%d findings, want eight", len(findings))
 	}
 	for _, f := range findings {
-		if f.Level != lockadmin.FindingOK {
+		if f.Severity != lockadmin.SeverityOK {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -60,15 +60,15 @@ func TestPostgreSQLHasWhatTheProtocolNeeds(t *testing.T) {
 func wantOnly(t *testing.T, findings []lockadmin.Finding, item string, words string) {
 	t.Helper()
 	for _, f := range findings {
-		level := lockadmin.FindingOK
+		severity := lockadmin.SeverityOK
 		switch {
 		case f.Item == item && item == "LISTEN and NOTIFY":
-			level = lockadmin.FindingDepends
+			severity = lockadmin.SeverityNote
 		case f.Item == item:
-			level = lockadmin.FindingAttention
+			severity = lockadmin.SeverityWarning
 		}
-		if f.Level != level || f.Item == item && !strings.Contains(f.Meaning, words) {
-			t.Errorf("want %s with %q of %+v", level, words, f)
+		if f.Severity != severity || f.Item == item && !strings.Contains(f.Meaning, words) {
+			t.Errorf("want %s with %q of %+v", severity, words, f)
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 type DoctorView struct {
 	Findings  []lockadmin.Finding `json:"findings"`
-	Attention []string            `json:"attention"`         // the items that are not ok
+	Attention []string            `json:"attention"`         // the items of a WARNING
 	Verdict   string              `json:"verdict,omitempty"` // with --engine: whether locks are safe here
 }
 
@@ -28,9 +28,9 @@ func NewDoctor(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check what the server can do for the locks",
-		Long: `Check what the server can do for the locks, and explain each finding, which is "ok", "attention", or "–" when it depends
-on what you want. doctor changes nothing, and also works when programs refuse to start. docs/operations.md has all
-findings.
+		Long: `Check what the server can do for the locks, and explain each finding: OK, WARNING when it needs attention, or NOTE when it
+depends on what you want. doctor changes nothing, and also works when programs refuse to start. docs/operations.md has
+all findings.
 
 The exit code is 0 whatever doctor finds; with --strict it is 7 when anything needs attention. A schema that is missing
 or of another version is an error with exit code 5. You need the role pglock_user.
@@ -41,7 +41,7 @@ the database, and three connections.`,
 		Example: `  pglock-admin doctor
   pglock-admin doctor --strict
   pglock-admin doctor --engine --strict
-  pglock-admin doctor -o json | jq '.findings[] | select(.level == "attention")'`,
+  pglock-admin doctor -o json | jq '.findings[] | select(.severity == "warning")'`,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.WithPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
@@ -55,7 +55,7 @@ the database, and three connections.`,
 				}
 				if strict && len(view.Attention) > 0 {
 					return cli.Errorf(cli.ExitAttention, "follow the explanation of each, or leave --strict out",
-						"%s marked attention (--strict)", cli.Count(int64(len(view.Attention)), "finding"))
+						"%s marked WARNING (--strict)", cli.Count(int64(len(view.Attention)), "finding"))
 				}
 				return nil
 			})
@@ -93,13 +93,13 @@ func (v DoctorView) summary() string {
 
 func (v DoctorView) counted() string {
 	return shown.Either(len(v.Attention) == 0, "nothing needs attention",
-		fmt.Sprintf("attention: %d of %d: %s", len(v.Attention), len(v.Findings), strings.Join(v.Attention, ", ")))
+		fmt.Sprintf("WARNING: %d of %d: %s", len(v.Attention), len(v.Findings), strings.Join(v.Attention, ", ")))
 }
 
 func attention(findings []lockadmin.Finding) []string {
 	items := []string{}
 	for _, f := range findings {
-		if f.Level == lockadmin.FindingAttention {
+		if f.Severity == lockadmin.SeverityWarning {
 			items = append(items, f.Item)
 		}
 	}
@@ -108,7 +108,7 @@ func attention(findings []lockadmin.Finding) []string {
 
 // The columns of a finding: its mark, its item and its value. The meaning goes below them.
 const (
-	markWidth = len("attention") + 2
+	markWidth = len("WARNING") + 2
 	itemMost  = 40
 )
 
@@ -120,7 +120,7 @@ func drawDoctor(w *cli.Page, v DoctorView) {
 		}
 	}
 	for _, f := range v.Findings {
-		mark := shown.Either(f.Level == lockadmin.FindingDepends, "–", string(f.Level))
+		mark := cli.Mark(f.Severity)
 		item, value := shown.Text(f.Item), shown.Text(f.Value)
 		if start := markWidth + width + 2; utf8.RuneCountInString(item) <= width && start+
 			utf8.RuneCountInString(value) <= most {

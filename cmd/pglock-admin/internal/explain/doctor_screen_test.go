@@ -13,11 +13,11 @@ import (
 // At any width doctor says everything, in lines that fit.
 func TestDoctorFitsANarrowTerminal(t *testing.T) {
 	t.Parallel()
-	f := lockadmin.Finding{Item: "client_connection_check_interval", Level: lockadmin.FindingOK,
+	f := lockadmin.Finding{Item: "client_connection_check_interval", Severity: lockadmin.SeverityOK,
 		Value: "can be set on this server",
 		Meaning: "A client that is gone is noticed while its statement runs, so that nobody waits for what it has " +
 			"locked."}
-	v := DoctorView{Findings: []lockadmin.Finding{f, {Item: "epoch", Level: lockadmin.FindingDepends, Value: "7",
+	v := DoctorView{Findings: []lockadmin.Finding{f, {Item: "epoch", Severity: lockadmin.SeverityNote, Value: "7",
 		Meaning: "short"}}}
 	for width, lines := range map[int]int{40: 9, 60: 7, 80: 6} { // at least so many
 		p := &cli.Page{Width: width}
@@ -27,7 +27,7 @@ func TestDoctorFitsANarrowTerminal(t *testing.T) {
 			t.Errorf("at %d it has %d lines, want %d:\n%s", width, n, lines, said)
 		}
 		words := func(s string) string { return strings.Join(strings.Fields(s), "") } // a long one may be broken
-		if want := strings.Join([]string{"ok", f.Item, f.Value, f.Meaning, "–epoch 7 short", v.summary()},
+		if want := strings.Join([]string{"OK", f.Item, f.Value, f.Meaning, "NOTE epoch 7 short", v.summary()},
 			" "); words(said) != words(want) {
 			t.Errorf("at %d it says\n%s\nwant\n%s", width, said, want)
 		}
@@ -43,11 +43,11 @@ func TestDoctorWritesWhatItsFileHas(t *testing.T) {
 	t.Parallel()
 	const badName = "evil\x1b[2J\u202e<b>\n$(id)"
 	v := DoctorView{Findings: []lockadmin.Finding{
-		{Item: "schema", Level: lockadmin.FindingOK, Value: "pglock, version 1", Meaning: "The version that this " +
+		{Item: "schema", Severity: lockadmin.SeverityOK, Value: "pglock, version 1", Meaning: "The version that this " +
 			"library needs."},
-		{Item: "guard of public." + badName, Level: lockadmin.FindingAttention, Value: badName,
+		{Item: "guard of public." + badName, Severity: lockadmin.SeverityWarning, Value: badName,
 			Meaning: "A sentence about " + badName + " that is longer than a narrow terminal is wide."},
-		{Item: "synchronous_standby_names", Level: lockadmin.FindingDepends, Value: "empty",
+		{Item: "synchronous_standby_names", Severity: lockadmin.SeverityNote, Value: "empty",
 			Meaning: "A failover may lose commits."},
 	}}
 	v.Attention = attention(v.Findings)
