@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/shown"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // held is the lock that Holder holds.
@@ -20,7 +23,7 @@ func (w Wait) which() string {
 	case w.Holder == "":
 		return "which nobody holds at this moment"
 	}
-	return "which " + w.Holder + " holds"
+	return shown.Either(w.AnyOf, "of which "+w.Holder+" has a place", "which "+w.Holder+" holds")
 }
 
 // standing is how long every lease and every wait of a circle of programs must have lasted to be worth a word. Nobody
@@ -38,12 +41,65 @@ func isDeadlock(waits []Wait) bool {
 }
 
 // circle finds waits that lead from holders of the lock back to it: the shortest of the same owners, or else the
-// shortest of several programs that has stood for long. A wait for one of several places is in none.
+// shortest of several programs that has stood for long. A wait for one of several places is in none, unless the owners
+// of all places wait for each other.
 func circle(name string, waits []Wait) []Wait {
-	if found := shortest(name, waits, func(w Wait) bool { return w.SameOwner }); found != nil {
+	never := stuck(waits)
+	owners := func(w Wait) bool { return w.SameOwner && (!w.AnyOf || never[w.Ticket]) }
+	if found := shortest(name, waits, owners); found != nil {
 		return found
 	}
-	return shortest(name, waits, Wait.lasts)
+	return shortest(name, waits, func(w Wait) bool { return !w.AnyOf && w.lasts() })
+}
+
+// holdersRead is how many holders of a lock a ticket's waits have at most: of so many there may be more.
+const holdersRead = 5
+
+// stuck are the tickets of owners that can go on only after each other: each waits for a lease of another one, and if
+// it waits for one of several places, for leases of others alone. It is so for the server, see find_circle.
+func stuck(waits []Wait) map[int64]bool {
+	all := make(map[int64]bool)
+	for _, w := range waits {
+		if w.SameOwner {
+			all[w.Ticket] = true
+		}
+	}
+	waitsToo := func(w Wait) bool {
+		return slices.ContainsFunc(waits, func(o Wait) bool {
+			return o.SameOwner && all[o.Ticket] && o.Holds == w.held() && o.Session == w.HolderSession
+		})
+	}
+	for before := -1; before != len(all); {
+		before = len(all)
+		for ticket := range all {
+			if !holdsOn(ticket, waits, waitsToo) {
+				delete(all, ticket)
+			}
+		}
+	}
+	return all
+}
+
+// holdsOn reports whether a ticket waits until one of those ends that wait too. Of two places of one client nobody
+// knows whose work it is that waits.
+func holdsOn(ticket int64, waits []Wait, waitsToo func(Wait) bool) bool {
+	leases, places, open := make(map[pglock.Token]bool), make(map[string]pglock.Token), false
+	for _, w := range waits {
+		if w.Ticket != ticket {
+			continue
+		}
+		too := waitsToo(w)
+		if too && !w.AnyOf {
+			return true
+		}
+		leases[w.Token] = true
+		if w.AnyOf {
+			token, again := places[w.HolderSession]
+			open = open || !too || again && token != w.Token
+			places[w.HolderSession] = w.Token
+		}
+	}
+	return len(places) > 0 && !open && len(leases) < holdersRead
 }
 
 // shortest is the shortest circle of waits that count.
@@ -57,7 +113,7 @@ func shortest(name string, waits []Wait, counts func(Wait) bool) []Wait {
 	next := func(way []Wait, lock, session string) {
 		for _, w := range waits {
 			t := ticket{w.Session, w.HolderSession, w.Ticket}
-			if w.Holds == lock && (session == "" || w.Session == session) && !w.AnyOf && counts(w) && !seen[t] {
+			if w.Holds == lock && (session == "" || w.Session == session) && counts(w) && !seen[t] {
 				seen[t] = true
 				front = append(front, append(slices.Clip(way), w))
 			}

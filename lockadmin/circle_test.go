@@ -117,7 +117,7 @@ func TestTwoProgramsArePerhapsADeadlockOnceNothingMovesForLong(t *testing.T) {
 }
 
 // Owners that the server knows are in a deadlock at once; not if one of them waits for a place of which another holder
-// has one too.
+// has one too, unless that one waits as well.
 func TestOwnersThatWaitForEachOtherAreADeadlockAtOnce(t *testing.T) {
 	t.Parallel()
 	e := newTree(t)
@@ -153,6 +153,14 @@ func TestOwnersThatWaitForEachOtherAreADeadlockAtOnce(t *testing.T) {
 	for _, name := range []string{"mine", "gpu"} {
 		if x := e.explain(name); len(x.Circle) > 0 {
 			t.Errorf("why %s, though another holder may let go of its place: %+v", name, x.Verdicts[0])
+		}
+	}
+	ask("mine", "O", true)
+	for _, name := range []string{"mine", "gpu"} {
+		x := e.explain(name)
+		if v := x.Verdicts[0]; v.Kind != "circle" || v.Severity != lockadmin.SeverityStuck || len(x.Circle) != 2 ||
+			!strings.Contains(v.Text, "waits for gpu, of which ") || !strings.Contains(v.Because, "other places") {
+			t.Errorf("why %s, of which nobody can let go: %+v", name, v)
 		}
 	}
 }

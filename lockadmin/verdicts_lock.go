@@ -29,7 +29,9 @@ func (l *look) circleVerdict() {
 		v.Text = say("A deadlock: %s holds %s and waits for the same lock.", l.Circle[0].Waiter, l.lock())
 	}
 	v.Because = "Sure: in each of these programs the line of work that holds is the one that waits. The newest " +
-		"waiter should have got ErrDeadlock within a second, so that program is probably stopped."
+		"waiter should have got ErrDeadlock within a second, so that program is probably stopped." +
+		shown.Either(slices.ContainsFunc(l.Circle, func(w Wait) bool { return w.AnyOf }),
+			" The work that has the other places waits so, too.", "")
 	v.IfNothing = "They wait for each other until somebody gives up: for ever, if their waits have no limit. Their " +
 		"leases are renewed all the time."
 	end := Step{Do: say("Choose one that may lose its work, and end that program: %s. Its lock is free within its "+

@@ -164,6 +164,9 @@ var ofLists = []mutant{
 	{"why: one place of several closes a circle", []edit{
 		{schema, "(n.many AND h.name = n.wanted) IS TRUE", "false"},
 	}, administration, "^TestOwnersThatWait"},
+	{"why: one stuck holder of several places is enough", []edit{
+		{"lockadmin/circle.go", "len(places) > 0 && !open && len(leases) < holdersRead", "len(places) > 0"},
+	}, administration, "^TestCircleThrough"},
 	{"why: a lock below a subtree is stuck", []edit{
 		{"lockadmin/verdicts_lock.go", "if len(l.Obstacles) > 0 {\n\t\tl.treeVerdict()",
 			"if false {\n\t\tl.treeVerdict()"},
