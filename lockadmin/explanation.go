@@ -176,7 +176,7 @@ func (h HolderFacts) MarshalJSON() ([]byte, error) {
 
 // QueueFacts is the queue of a lock.
 type QueueFacts struct {
-	Waiting int      `json:"waiting"`         // how many wait
+	Waiting int      `json:"waiting"`         // how many wait, dead ones too, as in pglock.LockInfo
 	Dead    int      `json:"dead"`            // how many of the first Read are dead; the queue passes over them
 	Read    int      `json:"read"`            // how many of them were looked at
 	First   []Waiter `json:"first"`           // the first few

@@ -20,7 +20,7 @@ type Summary struct {
 	Text     string    `json:"text"`            // the verdict in a few words
 	Who      string    `json:"who,omitempty"`   // who is the cause: a label, or a process of the server
 	Since    time.Time `json:"since,omitzero"`  // when that began
-	Waiting  int       `json:"waiting"`         // how many wait for the lock
+	Waiting  int       `json:"waiting"`         // how many wait for the lock, dead ones too, as in pglock.LockInfo
 	Next     Step      `json:"next,omitzero"`   // the first thing to do, if a command does it from anywhere
 	Hidden   bool      `json:"hidden,omitzero"` // nobody has looked: there were too many that may not be well
 }

@@ -54,7 +54,7 @@ You can paste a name from the table after pglock-admin show.
   VERDICT  what why says: OK, BUSY (somebody waits, and the holder lives), NOTE, WARNING or STUCK; "?": not looked at, beyond the first fifty that may not be well
   MODE     "shared #2" and "limit 3 #2" are slots: each holder has a line; "subtree" covers all names below, too
   LEASE    how much is left, or that the holder is silent or dead: pglock-admin sessions --help
-  WAITING  how many wait for the lock, and for how long the first of them has
+  WAITING  how many wait for the lock, also those that the queue passes over, and for how long the first of them has
 
 A lock that has been free for three seconds though somebody waits is in the list too, unless you choose leases or another
 order. With -o tree the names stand under each other by their parts between slashes. PREFIX is the same as --prefix.
