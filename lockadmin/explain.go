@@ -51,6 +51,7 @@ type look struct {
 	readers int         // that live and wait behind the first in the queue
 	tables  []tableLock // who keeps them closed
 	leases  []pglock.LockInfo
+	granted int64       // the ticket of the exclusive one
 	past    *past       // of all looks of the same call
 	history []tableLock // who has locked the history, if the next grant needs it
 }
@@ -90,7 +91,7 @@ func (l *look) read(r *reader, a *Admin) {
 	l.At = r.at
 	q := a.db.Queries
 	l.Standby = firstOrNil(rows(r, protocol.Replayed, nil, scanStandby))
-	l.leases = rows(r, q.Get, []any{l.Lock}, scanLock)
+	l.leases = rows(r, q.GetGranted, []any{l.Lock}, l.scanGranted)
 	l.Guards = rows(r, q.BrokenGuards, []any{l.Lock}, scanBrokenGuard)
 	if len(l.leases) == 0 {
 		l.State = LockUnknown
@@ -218,9 +219,7 @@ func (l *look) readHandOvers(r *reader, q *protocol.Queries) {
 	if first == nil {
 		return
 	}
-	var granted int64
-	r.row(q.GrantedTicket, []any{l.Lock}, &granted)
-	if l.Queue.HandedPast = granted > first.Ticket; !l.Queue.HandedPast {
+	if l.Queue.HandedPast = l.granted > first.Ticket; !l.Queue.HandedPast {
 		return
 	}
 	l.ofHistory(r, func(r *reader) { // readEvents says so otherwise
@@ -230,6 +229,15 @@ func (l *look) readHandOvers(r *reader, q *protocol.Queries) {
 			l.Queue.HandOvers = &n
 		}
 	})
+}
+
+func (l *look) scanGranted(r pgx.Rows) (pglock.LockInfo, error) {
+	var ticket int64
+	i, err := protocol.ScanLockInfo[pglock.Token, pglock.Mode](r, &ticket)
+	if i.Held && i.Slot == 0 {
+		l.granted = ticket
+	}
+	return pglock.LockInfo(i), err
 }
 
 func scanBrokenGuard(r pgx.Rows) (g BrokenGuard, err error) {

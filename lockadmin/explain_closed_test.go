@@ -147,17 +147,43 @@ func TestExplainNamesWhoeverKeepsThoseWhoHaveLockedTheRow(t *testing.T) {
 	}
 }
 
-// pastLooks counts the statements that read the history.
-type pastLooks struct{ n atomic.Int64 }
+// calls counts the statements that call a function.
+type calls struct {
+	of string
+	n  atomic.Int64
+}
 
-func (p *pastLooks) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(q.SQL, "list_history(") {
-		p.n.Add(1)
+func (c *calls) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(q.SQL, c.of+"(") {
+		c.n.Add(1)
 	}
 	return ctx
 }
 
-func (p *pastLooks) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (c *calls) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// counted is an Admin whose calls of a function are counted.
+func counted(t *testing.T, db *pgtest.DB, of string) (*lockadmin.Admin, *calls) {
+	t.Helper()
+	c := &calls{of: of}
+	return newAdmin(t, db.Pool(t, func(config *pgxpool.Config) { config.ConnConfig.Tracer = c })), c
+}
+
+// What a look needs of the lease, and the ticket that it was granted to, come with one statement.
+func TestALookReadsTheLockOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	admin, reads := counted(t, db, "get_lock")
+	for _, wait := range []bool{false, true} {
+		execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'one', '1 h',
+			p_wait => $1)`, wait)
+	}
+	e := must.Get(admin.Explain(t.Context(), "report"))(t)
+	if n := reads.n.Load(); n != 1 || e.Queue.Alive == nil || e.Queue.HandedPast {
+		t.Errorf("the look read the lock %d times, want once: %+v", n, e.Queue)
+	}
+}
 
 // However many locks are looked at, one look waits for whoever has locked the history, and all know of it.
 func TestALookAtManyLocksWaitsForTheHistoryOnce(t *testing.T) {
@@ -165,8 +191,7 @@ func TestALookAtManyLocksWaitsForTheHistoryOnce(t *testing.T) {
 	const many = 60
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
-	var past pastLooks
-	admin := newAdmin(t, db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &past }))
+	admin, past := counted(t, db, "list_history")
 	execute(t, conn,
 		`INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
 		SELECT 'a' || n, n, gen_random_uuid(), gen_random_uuid(), 'ailing', '1 h', now() - interval '50 min',

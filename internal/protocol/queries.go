@@ -24,7 +24,7 @@ type Queries struct {
 	List, Waiters, Fences, Sessions, HolderLives, Backends, Waits       string
 	Obstacles, Obstructed                                               string
 	BreakLock, BreakSession                                             string
-	GrantedTicket, HandOvers, Suspects                                  string
+	GetGranted, HandOvers, Suspects                                     string
 	History, HistorySettings, SetHistory, Replay                        string
 	ClockSteps                                                          string
 }
@@ -122,9 +122,8 @@ func NewQueries(schema string) *Queries {
 		notify: in(`SELECT pg_catalog.pg_notify($1::pg_catalog.text, $2::pg_catalog.text)::pg_catalog.text, ` + async),
 		Watch: in(`SELECT {{info}}, w.channel, ` + async + `
 			FROM {{schema}}.watch($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.interval) w`),
-		Get: in(`SELECT {{info}} FROM {{schema}}.get_lock($1::pg_catalog.text)`),
-		GrantedTicket: in(`SELECT ticket FROM {{schema}}.get_lock($1::pg_catalog.text)
-			WHERE held AND slot OPERATOR(pg_catalog.=) 0`),
+		Get:        in(`SELECT {{info}} FROM {{schema}}.get_lock($1::pg_catalog.text)`),
+		GetGranted: in(`SELECT {{info}}, ticket FROM {{schema}}.get_lock($1::pg_catalog.text)`),
 		HandOvers: in(`SELECT (
 				SELECT pg_catalog.count(*) FROM {{schema}}.list_history($1::pg_catalog.text, 1000)
 				WHERE kind OPERATOR(pg_catalog.=) 'handover'

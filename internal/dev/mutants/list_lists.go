@@ -107,10 +107,10 @@ var ofLists = []mutant{
 			"!present && false || len(l.Holders) != 1 || b.Hidden {"},
 	}, administration, "^TestVerdict"},
 	{"why: a queue that the lock is handed past is in order", []edit{
-		{"lockadmin/explain.go", "= granted > first.Ticket;", "= granted > first.Ticket+1000000;"},
+		{"lockadmin/explain.go", "= l.granted > first.Ticket;", "= l.granted > first.Ticket+1000000;"},
 	}, administration, "^TestExplainSaysThatTheLockIsHanded"},
 	{"why: whoever waits is handed past", []edit{
-		{"lockadmin/explain.go", "= granted > first.Ticket;", "= granted >= 0;"},
+		{"lockadmin/explain.go", "= l.granted > first.Ticket;", "= l.granted >= 0;"},
 	}, administration, "^TestExplainSaysThatTheLockIsHanded"},
 	{"why: a history without hand-overs says how many there were", []edit{
 		{"lockadmin/explain.go", "&n, &all); all {", "&n, &all); true {"},
