@@ -47,7 +47,7 @@ func exported(t *testing.T) map[string]map[string]bool {
 			Err: errors.New("x")})
 	}
 	admin := must.Get(lockadmin.New(t.Context(), pgtest.Database(t).Pool(t)))(t)
-	collector := must.Get(metrics.NewCollector(admin))(t)
+	collector := must.Get(metrics.NewCollector(admin, metrics.Config{Top: metrics.DefaultTop}))(t)
 	registry.MustRegister(collector)
 	families := must.Get(registry.Gather())(t)
 	found := map[string]map[string]bool{}

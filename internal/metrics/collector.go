@@ -14,7 +14,7 @@ import (
 // scrapes share one look at the database.
 type Collector struct {
 	admin  *lockadmin.Admin
-	config config
+	config Config
 	look   singleflight.Group
 	tally  tally    // only the caller inside look uses it
 	found  findings // the same
@@ -38,9 +38,8 @@ type findings struct {
 // NewCollector makes a Collector over an Admin, which stays the caller's.
 //
 // Errors: pglock.ErrInvalid.
-func NewCollector(admin *lockadmin.Admin, opts ...Option) (*Collector, error) {
-	c, err := newConfig(admin, opts)
-	if err != nil {
+func NewCollector(admin *lockadmin.Admin, c Config) (*Collector, error) {
+	if err := c.check(admin); err != nil {
 		return nil, err
 	}
 	return &Collector{admin: admin, config: c, tally: newTally()}, nil
@@ -141,7 +140,7 @@ func (c *Collector) export(number func(*prometheus.Desc, prometheus.ValueType, f
 		gauge(attention, float64(s.findings.attention))
 	}
 	all.send(gauge, n.All)
-	if c.config.top == 0 {
+	if c.config.Top == 0 {
 		return
 	}
 	for _, lock := range n.Top {
@@ -152,16 +151,16 @@ func (c *Collector) export(number func(*prometheus.Desc, prometheus.ValueType, f
 
 // sample looks at the database once.
 func (c *Collector) sample() (s sample) {
-	ctx, cancel := within(c.config.timeout)
+	ctx, cancel := within(c.config.Timeout)
 	defer cancel()
 	began := time.Now()
 	defer func() { s.took = time.Since(began) }()
-	numbers, err := c.admin.Statistics(ctx, c.config.top)
+	numbers, err := c.admin.Statistics(ctx, c.config.Top)
 	if err == nil {
 		err = c.tally.count(ctx, c.admin, began)
 	}
 	if err != nil {
-		c.config.onError(err)
+		c.config.OnError(err)
 		return s
 	}
 	if c.found.at.IsZero() || began.Sub(c.found.at) >= findingsKept {
@@ -173,11 +172,11 @@ func (c *Collector) sample() (s sample) {
 // diagnose takes at most half of the time of a scrape. If it fails, the scrape goes on without, and so do those of the
 // next minute: a table that somebody has locked does not mean that the database does not answer.
 func (c *Collector) diagnose(ctx context.Context, now time.Time) findings {
-	ctx, cancel := context.WithTimeout(ctx, c.config.timeout/2)
+	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout/2)
 	defer cancel()
 	all, err := c.admin.Diagnose(ctx)
 	if err != nil {
-		c.config.onError(err)
+		c.config.OnError(err)
 		return findings{at: now}
 	}
 	found := findings{at: now, known: true}

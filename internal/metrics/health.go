@@ -18,12 +18,11 @@ import (
 // question. The Admin stays the caller's.
 //
 // Errors: pglock.ErrInvalid.
-func Health(admin *lockadmin.Admin, opts ...Option) (http.Handler, error) {
-	c, err := newConfig(admin, opts)
-	if err != nil {
+func Health(admin *lockadmin.Admin, c Config) (http.Handler, error) {
+	if err := c.check(admin); err != nil {
 		return nil, err
 	}
-	c.timeout = min(c.timeout, healthPatience)
+	c.Timeout = min(c.Timeout, healthPatience)
 	var asking singleflight.Group
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -35,11 +34,11 @@ func Health(admin *lockadmin.Admin, opts ...Option) (http.Handler, error) {
 			return
 		}
 		_, err, _ := asking.Do("", func() (any, error) {
-			ctx, cancel := within(c.timeout)
+			ctx, cancel := within(c.Timeout)
 			defer cancel()
 			err := admin.Ping(ctx)
 			if err != nil {
-				c.onError(err)
+				c.OnError(err)
 			}
 			return nil, err
 		})
@@ -53,7 +52,7 @@ func Health(admin *lockadmin.Admin, opts ...Option) (http.Handler, error) {
 }
 
 // reason says what is wrong to whoever asks, and nothing about how this process connects.
-func reason(err error, c config) string {
+func reason(err error, c Config) string {
 	switch {
 	case errors.Is(err, pglock.ErrSchema):
 		return "the schema is missing, or does not fit this program: run pglock-admin doctor"
@@ -62,7 +61,7 @@ func reason(err error, c config) string {
 	case errors.Is(err, pglock.ErrReadOnly):
 		return "the database takes no writes: it is a standby, or the session is read-only"
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Sprintf("the database did not answer within %s", c.timeout)
+		return fmt.Sprintf("the database did not answer within %s", c.Timeout)
 	default:
 		return "no connection to the database"
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-func askHealth(t *testing.T, admin *lockadmin.Admin, method string, opts ...metrics.Option) (int, string) {
+func askHealth(t *testing.T, admin *lockadmin.Admin, method string, c metrics.Config) (int, string) {
 	t.Helper()
-	handler := must.Get(metrics.Health(admin, opts...))(t)
+	handler := must.Get(metrics.Health(admin, c))(t)
 	answer := httptest.NewRecorder()
 	handler.ServeHTTP(answer, httptest.NewRequest(method, "/healthz", nil))
 	return answer.Code, answer.Body.String()
@@ -26,9 +26,9 @@ func TestHealthSaysInPlainWordsWhetherTheDatabaseCanServe(t *testing.T) {
 	conn := db.Conn(t)
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
-	check := func(code int, text string, opts ...metrics.Option) {
+	check := func(code int, text string, c metrics.Config) {
 		t.Helper()
-		got, body := askHealth(t, admin, http.MethodGet, opts...)
+		got, body := askHealth(t, admin, http.MethodGet, c)
 		if got != code || !strings.Contains(body, text) {
 			t.Errorf("%d %q, want %d %q", got, body, code, text)
 		}
@@ -39,17 +39,17 @@ func TestHealthSaysInPlainWordsWhetherTheDatabaseCanServe(t *testing.T) {
 			}
 		}
 	}
-	check(http.StatusOK, "ok\n")
-	if code, _ := askHealth(t, admin, http.MethodPost); code != http.StatusMethodNotAllowed {
+	check(http.StatusOK, "ok\n", metrics.Config{})
+	if code, _ := askHealth(t, admin, http.MethodPost, metrics.Config{}); code != http.StatusMethodNotAllowed {
 		t.Errorf("POST: %d", code)
 	}
-	check(http.StatusServiceUnavailable, "did not answer within 1ns", metrics.WithTimeout(time.Nanosecond))
+	check(http.StatusServiceUnavailable, "did not answer within 1ns", metrics.Config{Timeout: time.Nanosecond})
 	execute(t, conn,
 		`CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql AS 'SELECT 1000'; ALTER FUNCTION pglock.schema_version() RENAME TO was;
 		CREATE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql AS 'SELECT 1000'`)
-	check(http.StatusServiceUnavailable, "does not fit this program")
+	check(http.StatusServiceUnavailable, "does not fit this program", metrics.Config{})
 	execute(t, conn, `DROP SCHEMA pglock CASCADE`)
-	check(http.StatusServiceUnavailable, "the schema is missing")
+	check(http.StatusServiceUnavailable, "the schema is missing", metrics.Config{})
 }
 
 func TestHealthDoesNotTellHowItConnects(t *testing.T) {
@@ -57,7 +57,7 @@ func TestHealthDoesNotTellHowItConnects(t *testing.T) {
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
 	pool.Close()
-	code, body := askHealth(t, admin, http.MethodGet)
+	code, body := askHealth(t, admin, http.MethodGet, metrics.Config{})
 	if code != http.StatusServiceUnavailable || body != "no connection to the database\n" {
 		t.Errorf("%d %q", code, body)
 	}

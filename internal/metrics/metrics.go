@@ -16,7 +16,7 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// The defaults of the options.
+// The defaults of Config.
 const (
 	DefaultTop     = 20
 	DefaultTimeout = 5 * time.Second
@@ -31,53 +31,33 @@ const (
 	healthPatience = 2 * time.Second
 )
 
-// Option configures New, NewCollector and Health.
-type Option func(*config) error
-
-type config struct {
-	top     int
-	timeout time.Duration
-	onError func(error)
+// Config is for New, NewCollector and Health.
+type Config struct {
+	// Top is how many locks have series with their name, up to lockadmin.MaxTop: those that wait or are held for
+	// longest. All others are summed up in series without a name. 0 leaves out all of these.
+	Top int
+	// Timeout limits how long the database has to answer; 0: DefaultTimeout. Health waits for two seconds at most.
+	Timeout time.Duration
+	// OnError is called with the error of each look at the database that fails. It must not block.
+	OnError func(error)
 }
 
-// WithTop sets how many locks have series with their name, from 0 to lockadmin.MaxTop: those that wait or are held for
-// longest. All others are summed up in series without a name. 0 leaves out all of these. Defaults to DefaultTop.
-func WithTop(n int) Option {
-	return func(c *config) error {
-		c.top = n
-		return refuse.Number("top", n, 0, lockadmin.MaxTop)
+func (c *Config) check(admin *lockadmin.Admin) error {
+	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
+	if c.OnError == nil {
+		c.OnError = func(error) {}
 	}
-}
-
-// WithTimeout limits how long the database has to answer. Health waits for two seconds at most. Defaults to
-// DefaultTimeout.
-func WithTimeout(d time.Duration) Option {
-	return func(c *config) error {
-		c.timeout = d
-		return refuse.If(d <= 0, "timeout", d.String(), "be greater than 0")
-	}
-}
-
-// WithOnError has f called with the error of each look at the database that fails. It must not block.
-func WithOnError(f func(error)) Option {
-	return func(c *config) error {
-		c.onError = f
-		return refuse.If(f == nil, "on error", "nil", "be a function")
-	}
-}
-
-func newConfig(admin *lockadmin.Admin, opts []Option) (config, error) {
-	c := config{top: DefaultTop, timeout: DefaultTimeout, onError: func(error) {}}
-	err := cmp.Or(refuse.If(admin == nil, "admin", "nil", "be a *lockadmin.Admin"), refuse.Options(&c, opts))
-	return c, err
+	return cmp.Or(refuse.If(admin == nil, "admin", "nil", "be a *lockadmin.Admin"),
+		refuse.Number("top", c.Top, 0, lockadmin.MaxTop),
+		refuse.If(c.Timeout < 0, "timeout", c.Timeout.String(), "be greater than 0"))
 }
 
 // New makes the handler of /metrics. The Admin stays the caller's; the handler has no goroutines and nothing to close.
 // When the database does not answer it shows pglock_up 0 and no other number of the database, with status 200.
 //
 // Errors: pglock.ErrInvalid.
-func New(admin *lockadmin.Admin, opts ...Option) (http.Handler, error) {
-	collector, err := NewCollector(admin, opts...)
+func New(admin *lockadmin.Admin, c Config) (http.Handler, error) {
+	collector, err := NewCollector(admin, c)
 	if err != nil {
 		return nil, err
 	}

@@ -37,10 +37,9 @@ func newAdmin(t *testing.T, pool *pgxpool.Pool) *lockadmin.Admin {
 	return a
 }
 
-func newCollector(t *testing.T, admin *lockadmin.Admin, opts ...metrics.Option) *metrics.Collector {
+func newCollector(t *testing.T, admin *lockadmin.Admin, c metrics.Config) *metrics.Collector {
 	t.Helper()
-	c := must.Get(metrics.NewCollector(admin, opts...))(t)
-	return c
+	return must.Get(metrics.NewCollector(admin, c))(t)
 }
 
 func execute(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
@@ -126,7 +125,7 @@ func TestTheNumbersAreOfAllClients(t *testing.T) {
 	fleet(t, conn)
 	execute(t, conn, acquire, "broken before")
 	execute(t, conn, `SELECT pglock.break_lock('broken before', 'because', 'me')`)
-	c := newCollector(t, newAdmin(t, db.Pool(t)))
+	c := newCollector(t, newAdmin(t, db.Pool(t)), metrics.Config{Top: metrics.DefaultTop})
 	got := scrape(t, c)
 	want(t, got, map[string]float64{
 		"pglock_up": 1, "pglock_locks_held": 4, "pglock_leases": 5, "pglock_leases_ending": 1, "pglock_waiters": 3,
@@ -183,7 +182,7 @@ func TestSeriesPerLockAreBoundedAndTheRestIsSummedUp(t *testing.T) {
 	db := pgtest.Parallel(t)
 	fleet(t, db.Conn(t))
 	admin := newAdmin(t, db.Pool(t))
-	got := scrape(t, newCollector(t, admin, metrics.WithTop(2))) // orders waits longest, dying is held longest
+	got := scrape(t, newCollector(t, admin, metrics.Config{Top: 2})) // orders waits longest, dying is held longest
 	var names []string
 	for name := range got {
 		if strings.HasPrefix(name, "pglock_lock_leases{") {
@@ -197,7 +196,7 @@ func TestSeriesPerLockAreBoundedAndTheRestIsSummedUp(t *testing.T) {
 	}
 	want(t, got, map[string]float64{`pglock_lock_leases{lock=""}`: 3, `pglock_lock_leases_ending{lock=""}`: 0,
 		`pglock_lock_leases_ending{lock="dying"}`: 1, `pglock_leases`: 5})
-	off := scrape(t, newCollector(t, admin, metrics.WithTop(0)))
+	off := scrape(t, newCollector(t, admin, metrics.Config{Top: 0}))
 	for name := range off {
 		if strings.HasPrefix(name, "pglock_lock_") {
 			t.Errorf("%s although it is switched off", name)
@@ -217,7 +216,7 @@ func TestABlockedTransactionAndTheOneThatBlocksIt(t *testing.T) {
 		_, err := waiting.Exec(t.Context(), `SELECT pglock.break_lock('orders', 'because', 'me')`)
 		return err
 	})
-	c := newCollector(t, newAdmin(t, db.Pool(t)))
+	c := newCollector(t, newAdmin(t, db.Pool(t)), metrics.Config{Top: metrics.DefaultTop})
 	var got map[string]float64
 	pgtest.Eventually(t, "one is blocked", func() bool {
 		got = scrape(t, c)
@@ -236,10 +235,8 @@ func TestAFailedScrapeSaysSoAndShowsNoOldNumbers(t *testing.T) {
 	conn := db.Conn(t)
 	fleet(t, conn)
 	var failures []error
-	c := newCollector(t, newAdmin(t, db.Pool(t)), metrics.WithTimeout(time.Second),
-		metrics.WithOnError(func(err error) {
-			failures = append(failures, err)
-		}))
+	c := newCollector(t, newAdmin(t, db.Pool(t)), metrics.Config{Timeout: time.Second,
+		OnError: func(err error) { failures = append(failures, err) }})
 	execute(t, conn, `BEGIN; LOCK TABLE pglock.locks`)
 	for range 2 {
 		got := scrape(t, c)
@@ -260,8 +257,8 @@ func TestADiagnosisThatFailsKeepsTheNumbers(t *testing.T) {
 	conn := db.Conn(t)
 	fleet(t, conn)
 	var failures []error
-	c := newCollector(t, newAdmin(t, db.Pool(t)), metrics.WithTimeout(6*time.Second),
-		metrics.WithOnError(func(err error) { failures = append(failures, err) }))
+	c := newCollector(t, newAdmin(t, db.Pool(t)), metrics.Config{Timeout: 6 * time.Second,
+		OnError: func(err error) { failures = append(failures, err) }})
 	execute(t, conn, `BEGIN; LOCK TABLE pglock.fences`)
 	for range 2 {
 		got := scrape(t, c)
@@ -297,7 +294,7 @@ func TestSimultaneousScrapesShareOneLookAtTheDatabase(t *testing.T) {
 	counted := &queries{began: make(chan struct{}, 100)}
 	handler := must.Get(metrics.New(newAdmin(t, db.Pool(t, func(c *pgxpool.Config) {
 		c.ConnConfig.Tracer = counted
-	})), metrics.WithTimeout(time.Minute)))(t)
+	})), metrics.Config{Timeout: time.Minute}))(t)
 	execute(t, conn, `BEGIN; LOCK TABLE pglock.locks`)
 	const scrapes = 10
 	all := pgtest.Group(t)
@@ -347,7 +344,7 @@ func TestNamesOfLocksAreSafeAsLabels(t *testing.T) {
 	for _, name := range names {
 		execute(t, conn, acquire, name)
 	}
-	c := newCollector(t, newAdmin(t, db.Pool(t)), metrics.WithTop(100))
+	c := newCollector(t, newAdmin(t, db.Pool(t)), metrics.Config{Top: 100})
 	labels := lockLabels(t, c)
 	for _, label := range labels { // somebody who knows how labels are made cannot break a scrape
 		if !slices.Contains(names, label) {
@@ -367,7 +364,7 @@ func TestNamesOfLocksAreSafeAsLabels(t *testing.T) {
 		t.Errorf("harmless names were changed: %q", labels)
 	}
 	answer := httptest.NewRecorder()
-	handler := must.Get(metrics.New(newAdmin(t, db.Pool(t)), metrics.WithTop(100)))(t)
+	handler := must.Get(metrics.New(newAdmin(t, db.Pool(t)), metrics.Config{Top: 100}))(t)
 	handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if body := answer.Body.String(); !strings.Contains(body, `lock="quote \" and \\ backslash"`) ||
 		strings.ContainsAny(body, "\x1b\x01\u202e") {
@@ -389,20 +386,19 @@ func lockLabels(t *testing.T, c prometheus.Collector) (labels []string) {
 	return labels
 }
 
-func TestBadOptionsAreRefused(t *testing.T) {
+func TestABadConfigIsRefused(t *testing.T) {
 	t.Parallel()
 	admin := newAdmin(t, pgtest.Database(t).Pool(t))
-	for field, opt := range map[string]metrics.Option{
-		"top": metrics.WithTop(-1), "Top": metrics.WithTop(1001), "timeout": metrics.WithTimeout(0),
-		"on error": metrics.WithOnError(nil), "option": nil,
+	for field, bad := range map[string]metrics.Config{
+		"top": {Top: -1}, "Top": {Top: 1001}, "timeout": {Timeout: -1},
 	} {
-		_, err := metrics.New(admin, opt)
-		var bad *pglock.ArgumentError
-		if !errors.As(err, &bad) || !errors.Is(err, pglock.ErrInvalid) || bad.Field != strings.ToLower(field) {
+		_, err := metrics.New(admin, bad)
+		var refused *pglock.ArgumentError
+		if !errors.As(err, &refused) || !errors.Is(err, pglock.ErrInvalid) || refused.Field != strings.ToLower(field) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if _, err := metrics.Health(nil); !errors.Is(err, pglock.ErrInvalid) {
+	if _, err := metrics.Health(nil, metrics.Config{}); !errors.Is(err, pglock.ErrInvalid) {
 		t.Error(err)
 	}
 	if _, err := admin.Statistics(t.Context(), -1); !errors.Is(err, pglock.ErrInvalid) {

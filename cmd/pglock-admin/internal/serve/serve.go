@@ -159,11 +159,11 @@ func drawServing(w *cli.Page, v serveView) {
 // siteOf has the page, and what machines ask for. Whoever may not see the page may not see the metrics, which have
 // names.
 func siteOf(board *dashboard.Dashboard, admin *lockadmin.Admin, named int, onError func(error)) (http.Handler, error) {
-	numbers, err := metrics.New(admin, metrics.WithTop(named), metrics.WithOnError(onError))
+	numbers, err := metrics.New(admin, metrics.Config{Top: named, OnError: onError})
 	if err != nil {
 		return nil, err
 	}
-	health, err := metrics.Health(admin, metrics.WithOnError(onError))
+	health, err := metrics.Health(admin, metrics.Config{OnError: onError})
 	if err != nil {
 		return nil, err
 	}
