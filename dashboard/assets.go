@@ -52,7 +52,7 @@ func readFiles() map[string]file {
 
 // settings is what the template of the page gets.
 type settings struct {
-	Title    string // of WithTitle, or ""
+	Title    string // of Config, or ""
 	Place    lockadmin.Place
 	Where    string // the place on one line, as every answer has it
 	User     string // the person's name, or ""
@@ -60,10 +60,10 @@ type settings struct {
 }
 
 func (d *Dashboard) servePage(w http.ResponseWriter, _ *http.Request, who Identity) error {
-	s := settings{Title: d.title, Place: d.admin.Place(), Where: d.place, User: who.Name, CanBreak: who.MayBreak}
+	s := settings{Title: d.config.Title, Place: d.admin.Place(), Where: d.place, User: who.Name, CanBreak: who.MayBreak}
 	var body bytes.Buffer
 	if err := page.Execute(&body, s); err != nil {
-		d.onError(err)
+		d.config.OnError(err)
 		return refused(http.StatusInternalServerError, "The page cannot be made.")
 	}
 	writeBody(w, http.StatusOK, "text/html; charset=utf-8", body.Bytes())

@@ -1,12 +1,15 @@
 package dashboard
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/pglock-dev/pglock/internal/argument"
@@ -21,16 +24,26 @@ const (
 	MaxPasswordBytes = 256
 )
 
-// ErrForbidden is an error for the function of WithAuth: it knows the person, who may not see the page.
+// ErrForbidden is an error for Config.Auth: it knows the person, who may not see the page.
 var ErrForbidden = errors.New("dashboard: forbidden")
 
 // Identity is a person or a program that uses the page.
 type Identity struct {
 	Name     string // for the history, 1 to pglock.MaxHolderBytes bytes; "" may look, and break nothing
-	MayBreak bool   // may break locks, if the Dashboard has WithBreaks
+	MayBreak bool   // may break locks, if the Config has Breaks
 }
 
-// person is somebody whom WithBasicAuth or WithToken lets in.
+// Person is somebody whom a password or a token lets in. The Dashboard keeps a hash of it, and compares in constant
+// time. Use TLS: browsers send it with every request.
+type Person struct {
+	Name   string // 1 to pglock.MaxHolderBytes bytes, no colon; each person has another
+	Secret string // MinPasswordBytes to MaxPasswordBytes
+	// Token says that the secret is a token: a program sends it as "Authorization: Bearer TOKEN", a browser as the
+	// password that goes with the name, or with any other. Otherwise it is a password, for HTTP basic authentication.
+	Token bool
+}
+
+// person is a Person without the secret.
 type person struct {
 	Identity
 	key    [sha256.Size]byte // of the hashes, random
@@ -39,27 +52,30 @@ type person struct {
 	token  bool // the name does not matter
 }
 
-// admit lets somebody in. The kind of the secret is password or token.
-func (c *config) admit(name, kind, secret string) error {
-	if err := checkSecret(kind, secret); err != nil {
-		return err
-	}
-	if err := refuse.Text("name", name, pglock.MaxHolderBytes); err != nil {
-		return err
-	}
-	if strings.ContainsAny(name, ":\r\n") {
-		return refuse.Invalid("name", argument.Shorten(name), "have no colon or line break")
-	}
-	for _, p := range c.people {
-		if p.Name == name {
-			return refuse.Invalid("name", argument.Shorten(name), "be given once")
+// admit never repeats a secret.
+func admit(people []Person) (known []person, err error) {
+	for n, p := range people {
+		length := len(p.Secret)
+		bad := length < MinPasswordBytes || length > MaxPasswordBytes || strings.ContainsAny(p.Secret, "\x00\r\n")
+		kind := "password"
+		if p.Token {
+			kind = "token"
 		}
+		short := argument.Shorten(p.Name)
+		namesake := func(other Person) bool { return other.Name == p.Name }
+		if err := cmp.Or(refuse.If(bad, kind, fmt.Sprintf("%d bytes long", length),
+			fmt.Sprintf("have %d to %d bytes, and no line break or NUL byte", MinPasswordBytes, MaxPasswordBytes)),
+			refuse.Text("name", p.Name, pglock.MaxHolderBytes),
+			refuse.If(strings.ContainsAny(p.Name, ":\r\n"), "name", short, "have no colon or line break"),
+			refuse.If(slices.ContainsFunc(people[:n], namesake), "name", short, "be given once")); err != nil {
+			return nil, err
+		}
+		one := person{Identity: Identity{Name: p.Name, MayBreak: true}, token: p.Token}
+		_, _ = rand.Read(one.key[:]) // it never fails
+		one.name, one.secret = one.digest(p.Name), one.digest(p.Secret)
+		known = append(known, one)
 	}
-	p := person{Identity: Identity{Name: name, MayBreak: true}, token: kind == "token"}
-	_, _ = rand.Read(p.key[:]) // it never fails
-	p.name, p.secret = p.digest(name), p.digest(secret)
-	c.people = append(c.people, p)
-	return nil
+	return known, nil
 }
 
 // digest makes texts of any length comparable in constant time.
@@ -75,13 +91,13 @@ var errUnknown = errors.New("dashboard: no valid credentials")
 
 func (d *Dashboard) identify(r *http.Request) (Identity, error) {
 	switch {
-	case d.auth != nil:
-		who, err := d.auth(r)
+	case d.config.Auth != nil:
+		who, err := d.config.Auth(r)
 		if err != nil {
 			return Identity{}, err
 		}
 		if err := refuse.Text("name", who.Name, pglock.MaxHolderBytes); who.Name != "" && err != nil {
-			d.onError(failure.Told(err, "dashboard: the function of WithAuth has returned a wrong name"))
+			d.config.OnError(failure.Told(err, "dashboard: Auth has returned a wrong name"))
 			return Identity{}, errUnknown
 		}
 		return who, nil
@@ -126,7 +142,7 @@ func (d *Dashboard) authenticate(w http.ResponseWriter, r *http.Request) (Identi
 	who, err := d.identify(r)
 	switch {
 	case err == nil:
-		who.MayBreak = who.MayBreak && d.mayBreak && who.Name != ""
+		who.MayBreak = who.MayBreak && d.config.Breaks && who.Name != ""
 		return who, nil
 	case errors.Is(err, ErrForbidden):
 		return Identity{}, refused(http.StatusForbidden, "You may not see this page.")

@@ -14,7 +14,7 @@ func TestWhoMayLookAndWhoMayBreak(t *testing.T) {
 	t.Parallel()
 	over := start(t)
 	const bearer = "Authorization: Bearer "
-	host := dashboard.WithAuth(func(r *http.Request) (dashboard.Identity, error) {
+	auth := func(r *http.Request) (dashboard.Identity, error) {
 		switch who := r.Header.Get("X-Test-User"); who {
 		case "":
 			return dashboard.Identity{}, errors.New("the session table is on fire")
@@ -27,44 +27,44 @@ func TestWhoMayLookAndWhoMayBreak(t *testing.T) {
 		default:
 			return dashboard.Identity{Name: who, MayBreak: who == "operator"}, nil
 		}
-	})
-	robot := dashboard.WithToken("robot", "0123456789abcdef")
-	breaks := dashboard.WithBreaks()
+	}
+	host := func(c *dashboard.Config) { c.Auth = auth }
+	robot := withPerson(dashboard.Person{Name: "robot", Secret: "0123456789abcdef", Token: true})
 	for _, one := range []struct {
 		what     string
-		opts     []dashboard.Option
+		opts     []setting
 		header   string
 		status   int
 		mayBreak bool
 	}{
 		{"nothing is asked", nil, "", 200, false},
 		{"nothing is asked, and something shown", nil, asAlice, 200, false},
-		{"no password", []dashboard.Option{withAlice, breaks}, "", 401, false},
-		{"a wrong password", []dashboard.Option{withAlice, breaks}, basic("alice", "wrong horse"), 401, false},
-		{"the beginning of the password", []dashboard.Option{withAlice, breaks}, basic("alice", "correct hors"), 401,
+		{"no password", []setting{withAlice, withBreaks}, "", 401, false},
+		{"a wrong password", []setting{withAlice, withBreaks}, basic("alice", "wrong horse"), 401, false},
+		{"the beginning of the password", []setting{withAlice, withBreaks}, basic("alice", "correct hors"), 401,
 			false},
-		{"somebody else's name", []dashboard.Option{withAlice, breaks}, basic("bob", "correct horse"), 401, false},
-		{"no name", []dashboard.Option{withAlice, breaks}, basic("", "correct horse"), 401, false},
-		{"a password as a token", []dashboard.Option{withAlice, breaks}, bearer + "correct horse", 401, false},
-		{"a long password", []dashboard.Option{withAlice, breaks}, basic("alice", strings.Repeat("x", 5000)), 401,
+		{"somebody else's name", []setting{withAlice, withBreaks}, basic("bob", "correct horse"), 401, false},
+		{"no name", []setting{withAlice, withBreaks}, basic("", "correct horse"), 401, false},
+		{"a password as a token", []setting{withAlice, withBreaks}, bearer + "correct horse", 401, false},
+		{"a long password", []setting{withAlice, withBreaks}, basic("alice", strings.Repeat("x", 5000)), 401,
 			false},
-		{"what is no base64", []dashboard.Option{withAlice, breaks}, "Authorization: Basic %%%", 401, false},
-		{"the password", []dashboard.Option{withAlice, breaks}, asAlice, 200, true},
-		{"the password, read-only", []dashboard.Option{withAlice}, asAlice, 200, false},
-		{"the second of two people", []dashboard.Option{robot, withAlice, breaks}, asAlice, 200, true},
-		{"the token", []dashboard.Option{robot, withAlice, breaks}, bearer + "0123456789abcdef", 200, true},
-		{"the token in lower case", []dashboard.Option{robot, breaks}, "Authorization: bearer 0123456789abcdef", 200,
+		{"what is no base64", []setting{withAlice, withBreaks}, "Authorization: Basic %%%", 401, false},
+		{"the password", []setting{withAlice, withBreaks}, asAlice, 200, true},
+		{"the password, read-only", []setting{withAlice}, asAlice, 200, false},
+		{"the second of two people", []setting{robot, withAlice, withBreaks}, asAlice, 200, true},
+		{"the token", []setting{robot, withAlice, withBreaks}, bearer + "0123456789abcdef", 200, true},
+		{"the token in lower case", []setting{robot, withBreaks}, "Authorization: bearer 0123456789abcdef", 200,
 			true},
-		{"the token as a password", []dashboard.Option{robot, breaks}, basic("anybody", "0123456789abcdef"), 200, true},
-		{"a wrong token", []dashboard.Option{robot, breaks}, bearer + "0123456789abcdeF", 401, false},
-		{"an empty token", []dashboard.Option{robot, breaks}, bearer, 401, false},
-		{"the host's error", []dashboard.Option{host, breaks}, "", 401, false},
-		{"the host's refusal", []dashboard.Option{host, breaks}, "X-Test-User: guest", 403, false},
-		{"a reader", []dashboard.Option{host, breaks}, "X-Test-User: reader", 200, false},
-		{"an operator", []dashboard.Option{host, breaks}, "X-Test-User: operator", 200, true},
-		{"an operator, read-only", []dashboard.Option{host}, "X-Test-User: operator", 200, false},
-		{"somebody without a name", []dashboard.Option{host, breaks}, "X-Test-User: nameless", 200, false},
-		{"a name that the history cannot take", []dashboard.Option{host, breaks}, "X-Test-User: long", 401, false},
+		{"the token as a password", []setting{robot, withBreaks}, basic("anybody", "0123456789abcdef"), 200, true},
+		{"a wrong token", []setting{robot, withBreaks}, bearer + "0123456789abcdeF", 401, false},
+		{"an empty token", []setting{robot, withBreaks}, bearer, 401, false},
+		{"the host's error", []setting{host, withBreaks}, "", 401, false},
+		{"the host's refusal", []setting{host, withBreaks}, "X-Test-User: guest", 403, false},
+		{"a reader", []setting{host, withBreaks}, "X-Test-User: reader", 200, false},
+		{"an operator", []setting{host, withBreaks}, "X-Test-User: operator", 200, true},
+		{"an operator, read-only", []setting{host}, "X-Test-User: operator", 200, false},
+		{"somebody without a name", []setting{host, withBreaks}, "X-Test-User: nameless", 200, false},
+		{"a name that the history cannot take", []setting{host, withBreaks}, "X-Test-User: long", 401, false},
 	} {
 		t.Run(one.what, func(t *testing.T) {
 			s := startOver(t, over.db, over.pool, one.opts...)

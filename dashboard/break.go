@@ -47,7 +47,7 @@ func (t *tokenText) UnmarshalJSON(value []byte) error {
 
 func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Identity) error {
 	switch {
-	case !d.mayBreak:
+	case !d.config.Breaks:
 		return refused(http.StatusForbidden, "This page is read-only.")
 	case !who.MayBreak:
 		return refused(http.StatusForbidden, "You may not break locks.")
@@ -130,13 +130,13 @@ func (d *Dashboard) notBroken(ctx context.Context, name string, was int64, err e
 	case errors.Is(err, pglock.ErrPermission):
 		return d.lacks(err, "break locks")
 	case errors.Is(err, context.DeadlineExceeded):
-		d.onError(err)
+		d.config.OnError(err)
 		return refused(http.StatusServiceUnavailable, "The database does not answer, or a transaction keeps the "+
 			"lease from being broken until it ends. "+lookFirst)
 	case errors.Is(err, pglock.ErrReadOnly), errors.Is(err, pglock.ErrSchema):
 		return err
 	}
-	d.onError(err)
+	d.config.OnError(err)
 	return refused(http.StatusServiceUnavailable, "The connection to the database was lost, or it failed. "+lookFirst)
 }
 

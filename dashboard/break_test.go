@@ -22,7 +22,7 @@ import (
 // breaking starts a page on which alice may break locks.
 func breaking(t *testing.T) *stage {
 	t.Helper()
-	return start(t, withAlice, dashboard.WithBreaks())
+	return start(t, withAlice, withBreaks)
 }
 
 type request struct {
@@ -180,7 +180,7 @@ func TestABreakWithoutTheRoleSaysWhichOne(t *testing.T) {
 		}
 	})
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.User, c.ConnConfig.Password = user, "secret" })
-	s := startOver(t, db, pool, withAlice, dashboard.WithBreaks())
+	s := startOver(t, db, pool, withAlice, withBreaks)
 	lease := s.hold("app-1", "nightly")
 	s.get("/api/locks", asAlice).want(200, "nightly")
 	s.get("/api/history?name=nightly", asAlice).want(403, "pglock_admin")
@@ -208,7 +208,7 @@ func TestABreakForAnotherPlaceIsRefused(t *testing.T) {
 	if _, err := lease.Check(t.Context()); err != nil {
 		t.Errorf("the lease was broken: %v", err)
 	}
-	titled := startOver(t, s.db, s.pool, withAlice, dashboard.WithBreaks(), dashboard.WithTitle("staging\n2"))
+	titled := startOver(t, s.db, s.pool, withAlice, withBreaks, withTitle("staging\n2"))
 	titled.tryBreak(map[string]string{"name": "nightly", "token": fmt.Sprint(lease.Token()), "reason": "stuck",
 		"place": own}).want(409, `another database now: staging\\n2: `+own)
 	send(own).want(200)
@@ -221,7 +221,7 @@ func TestABreakOfALeaseInAnotherDatabaseIsRefused(t *testing.T) {
 	there := startOver(t, db, db.Pool(t, func(c *pgxpool.Config) {
 		c.ConnConfig.Database = here.db.Name()
 		c.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { c.Database = db.Name(); return nil }
-	}), withAlice, dashboard.WithBreaks())
+	}), withAlice, withBreaks)
 	lease, same := here.hold("app-1", "nightly"), there.hold("app-1", "nightly")
 	if here.admin.Place() != there.admin.Place() || lease.Token() != same.Token() {
 		t.Fatalf("%v, token %d; %v, token %d", here.admin.Place(), lease.Token(), there.admin.Place(), same.Token())
@@ -249,7 +249,7 @@ func TestABreakOfALeaseInAnotherDatabaseIsRefused(t *testing.T) {
 // A body that does not come is waited for only for a while, also where nobody reads it.
 func TestASlowBodyIsCutOff(t *testing.T) {
 	t.Parallel()
-	s := start(t, withAlice, dashboard.WithBreaks(), dashboard.WithBodyTime(200*time.Millisecond))
+	s := start(t, withAlice, withBreaks, func(c *dashboard.Config) { c.SetBodyTime(200 * time.Millisecond) })
 	begin := "Host: x\r\nContent-Length: 100\r\nContent-Type: application/json\r\n"
 	for request, want := range map[string]string{
 		"POST /api/break HTTP/1.1\r\n" + begin + asAlice + "\r\n\r\n{": "408",

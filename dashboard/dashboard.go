@@ -15,7 +15,8 @@ import (
 // Dashboard serves the page, its files and its data. It is an http.Handler, and safe for concurrent use. Its goroutines
 // read the database while streams are open; Close ends and joins them.
 type Dashboard struct {
-	config
+	config  Config
+	people  []person
 	admin   *lockadmin.Admin
 	files   map[string]file
 	place   string // title, server, database and schema, on one line
@@ -36,22 +37,26 @@ type Dashboard struct {
 // the page says so. Close it before you close the Admin's pool.
 //
 // Errors: pglock.ErrInvalid.
-func New(admin *lockadmin.Admin, opts ...Option) (*Dashboard, error) {
+func New(admin *lockadmin.Admin, c Config) (*Dashboard, error) {
 	if admin == nil {
 		return nil, refuse.Nil("admin", "be a *lockadmin.Admin")
 	}
-	c, err := newConfig(opts)
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	people, err := admit(c.People)
 	if err != nil {
 		return nil, err
 	}
+	c.People = nil // their secrets
 	place := shown.Line(admin.Place().String())
-	server, _ := json.Marshal(cmp.Or(c.title, place)) // a text
-	if c.title != "" {
-		place = shown.Line(c.title) + ": " + place // two servers may have the same words behind a tunnel
+	server, _ := json.Marshal(cmp.Or(c.Title, place)) // a text
+	if c.Title != "" {
+		place = shown.Line(c.Title) + ": " + place // two servers may have the same words behind a tunnel
 	}
 	d := &Dashboard{
-		config: c, admin: admin, files: readFiles(), place: place, server: server,
-		reads: make(chan struct{}, c.connections), breaks: make(chan struct{}, breaksAtOnce),
+		config: c, people: people, admin: admin, files: readFiles(), place: place, server: server,
+		reads: make(chan struct{}, c.Connections), breaks: make(chan struct{}, breaksAtOnce),
 	}
 	d.life, d.end = context.WithCancel(context.Background()) // the streams of many requests share what it ends
 	d.feeds.open = make(map[query]*feed)

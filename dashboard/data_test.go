@@ -339,7 +339,7 @@ func TestAnOrderThatEndsAmongHoldersOfOneLockSaysMore(t *testing.T) {
 
 func TestOneLockIsExplainedWithoutTheStatementsOfOthers(t *testing.T) {
 	t.Parallel()
-	s := start(t, dashboard.WithOnError(func(err error) { t.Error(err) }))
+	s := start(t, withOnError(func(err error) { t.Error(err) }))
 	s.hold("app-1", "nightly")
 	r := s.get("/api/lock?name=nightly").want(200, `"why":{"state":"held"`, `"verdicts":[{`)
 	if strings.Contains(r.body, "processes") || strings.Contains(r.body, "query") {
@@ -408,7 +408,7 @@ func TestTheListSaysWhetherHoldersLive(t *testing.T) {
 // The place is on the page and in the answers, whether it has a title or not.
 func TestThePageHasItsPlace(t *testing.T) {
 	t.Parallel()
-	for _, opts := range [][]dashboard.Option{nil, {dashboard.WithTitle("production")}} {
+	for _, opts := range [][]setting{nil, {withTitle("production")}} {
 		s := start(t, opts...)
 		place, title := s.admin.Place(), "production"
 		if opts == nil {
@@ -451,7 +451,7 @@ func TestCommandsOfThePageNameTheSchema(t *testing.T) {
 	must.Do(t, migrations.Up(t.Context(), pool, migrations.WithSchema(schema)))
 	usual := startOver(t, db, pool)
 	admin := must.Get(lockadmin.New(t.Context(), pool, lockadmin.WithSchema(schema)))(t)
-	page := must.Get(dashboard.New(admin))(t)
+	page := must.Get(dashboard.New(admin, dashboard.Config{}))(t)
 	defer page.Close()
 	for schemaOf, handler := range map[string]http.Handler{"pglock": usual.page, schema: page} {
 		usual.execute(fmt.Sprintf(

@@ -1,7 +1,7 @@
 // Package dashboard is a web page that shows the locks of package pglock and follows them as they change. A team mounts
 // it in its own back office; pglock-admin serve shows it without one.
 //
-//	locks, err := dashboard.New(admin, dashboard.WithAuth(who)) // a *lockadmin.Admin; who is the application's
+//	locks, err := dashboard.New(admin, dashboard.Config{Auth: who}) // a *lockadmin.Admin; who is the application's
 //	if err != nil {
 //		return err
 //	}
@@ -13,15 +13,14 @@
 //
 // # Who may do what
 //
-// Without options the page is read-only, and asks nobody who they are: whoever reaches the handler sees the locks.
-// WithAuth asks the application, WithBasicAuth and WithToken let in whoever has a password or a token. WithBreaks lets
-// those break locks; the history names them. Requests that change something must come from the page's own origin
-// (http.CrossOriginProtection).
+// With the zero Config the page is read-only, and asks nobody who they are: whoever reaches the handler sees the locks.
+// Auth asks the application, People are those who have a password or a token. Breaks lets them break locks; the history
+// names them. Requests that change something must come from the page's own origin (http.CrossOriginProtection).
 //
 // # What it reads
 //
 // Streams that show the same thing share a feed, which reads about once a second while one of them is open. The page
-// uses a few connections of the Admin's pool at once (WithMaxConnections), and none while nobody looks. If the
+// uses a few connections of the Admin's pool at once (Config.Connections), and none while nobody looks. If the
 // database is away the page says so, and continues when it is back.
 //
 // The feeds are goroutines of the Dashboard. The last stream of a feed ends and joins it; Close ends all streams. The

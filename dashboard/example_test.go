@@ -31,10 +31,10 @@ func Example() {
 		"cookie-of-ann": {Name: "ann@example.com", MayBreak: true},
 		"cookie-of-bob": {Name: "bob@example.com"},
 	}
-	locks, err := dashboard.New(admin,
-		dashboard.WithTitle("production"),
-		dashboard.WithBreaks(),
-		dashboard.WithAuth(func(r *http.Request) (dashboard.Identity, error) {
+	locks, err := dashboard.New(admin, dashboard.Config{
+		Title:  "production",
+		Breaks: true,
+		Auth: func(r *http.Request) (dashboard.Identity, error) {
 			cookie, err := r.Cookie("session")
 			if err != nil {
 				return dashboard.Identity{}, err
@@ -44,7 +44,8 @@ func Example() {
 				return dashboard.Identity{}, errors.New("no such session")
 			}
 			return who, nil
-		}))
+		},
+	})
 	if err != nil {
 		panic(err)
 	}

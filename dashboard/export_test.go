@@ -12,20 +12,16 @@ const (
 	BreakBytes = breakBytes
 )
 
-// WithPace makes streams faster.
-func WithPace(poll, quiet, piece, whole time.Duration) Option {
-	return func(c *config) error {
-		c.pace.poll, c.pace.quiet, c.pace.piece, c.pace.whole = poll, quiet, piece, whole
-		return nil
-	}
+// SetPace makes streams faster.
+func (c *Config) SetPace(poll, quiet, piece, whole time.Duration) {
+	c.pace = defaultPace
+	c.pace.poll, c.pace.quiet, c.pace.piece, c.pace.whole = poll, quiet, piece, whole
 }
 
-// WithBodyTime gives clients less time to send a body.
-func WithBodyTime(d time.Duration) Option {
-	return func(c *config) error {
-		c.pace.body = d
-		return nil
-	}
+// SetBodyTime gives clients less time to send a body.
+func (c *Config) SetBodyTime(d time.Duration) {
+	c.pace = defaultPace
+	c.pace.body = d
 }
 
 // Watched counts the feeds and the streams.

@@ -62,7 +62,7 @@ func (d *Dashboard) join(q query) (*feed, error) {
 	switch {
 	case d.feeds.closed:
 		return nil, shuttingDown
-	case d.feeds.streams >= d.streamLimit:
+	case d.feeds.streams >= d.config.Streams:
 		return nil, manyStreams
 	case f == nil && len(d.feeds.open) >= MaxFeeds:
 		return nil, manyFeeds
@@ -111,7 +111,7 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 		}
 		began := time.Now()
 		now := d.look(ctx, q)
-		if !bytes.Equal(now.fingerprint, seen) || now.err == nil && q.name != "" && began.Sub(told) >= d.pace.again {
+		if !bytes.Equal(now.fingerprint, seen) || now.err == nil && q.name != "" && began.Sub(told) >= d.config.pace.again {
 			next := d.stateOf(ctx, q, now)
 			if ctx.Err() != nil {
 				return
@@ -121,7 +121,7 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 		} else if now.err == nil && q.name == "" {
 			f.set(d.stateOf(ctx, q, now), false)
 		}
-		timer.Reset(max(d.pace.poll, time.Since(began)))
+		timer.Reset(max(d.config.pace.poll, time.Since(began)))
 	}
 }
 

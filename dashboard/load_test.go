@@ -20,8 +20,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
-func withPace(poll, quiet, piece, whole time.Duration) dashboard.Option {
-	return dashboard.WithPace(poll, quiet, piece, whole)
+func withPace(poll, quiet, piece, whole time.Duration) setting {
+	return func(c *dashboard.Config) { c.SetPace(poll, quiet, piece, whole) }
 }
 
 // fast is a page that reads a hundred times a second or so.
@@ -43,7 +43,7 @@ func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQ
 func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) { c.now.Add(-1) }
 
 // counted starts a page whose statements are counted.
-func counted(t *testing.T, opts ...dashboard.Option) (*stage, *counter) {
+func counted(t *testing.T, opts ...setting) (*stage, *counter) {
 	t.Helper()
 	c := &counter{}
 	db := pgtest.Database(t)
@@ -75,7 +75,7 @@ func TestStreamsOfOneQueryShareItsReads(t *testing.T) {
 
 func TestStreamsAndQueriesAreLimited(t *testing.T) {
 	t.Parallel()
-	s := start(t, dashboard.WithMaxStreams(dashboard.MaxFeeds+1))
+	s := start(t, func(c *dashboard.Config) { c.Streams = dashboard.MaxFeeds + 1 })
 	var last *events
 	for n := range dashboard.MaxFeeds {
 		last = s.stream(fmt.Sprintf("/api/stream?match=%d", n))
@@ -93,7 +93,7 @@ func TestStreamsAndQueriesAreLimited(t *testing.T) {
 
 func TestReadsUseFewConnections(t *testing.T) {
 	t.Parallel()
-	s, statements := counted(t, fast, dashboard.WithMaxConnections(2))
+	s, statements := counted(t, fast, func(c *dashboard.Config) { c.Connections = 2 })
 	s.many(100, "")
 	statements.most.Store(0)
 	all := pgtest.Group(t)
@@ -197,7 +197,7 @@ func TestCloseEndsAWriteToASlowReader(t *testing.T) {
 func TestALostDatabaseIsAProblemThatEnds(t *testing.T) {
 	t.Parallel()
 	var reported atomic.Int64
-	s := start(t, fast, dashboard.WithOnError(func(error) { reported.Add(1) }))
+	s := start(t, fast, withOnError(func(error) { reported.Add(1) }))
 	s.many(1, "")
 	e := s.stream("/api/stream")
 	e.next("locks")
@@ -231,6 +231,6 @@ func TestALostDatabaseIsAProblemThatEnds(t *testing.T) {
 	late.until("locks", `"locks":[]`)
 	s.get("/api/locks").want(200)
 	if reported.Load() == 0 {
-		t.Error("WithOnError has heard nothing")
+		t.Error("OnError has heard nothing")
 	}
 }

@@ -117,7 +117,7 @@ func (d *Dashboard) readWhy(ctx context.Context, name string) (v *whyView) {
 	})
 	if err != nil {
 		if ctx.Err() == nil {
-			d.onError(err)
+			d.config.OnError(err)
 		}
 		return nil
 	}

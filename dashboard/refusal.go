@@ -55,13 +55,13 @@ func invalid(field, value, rule string) refusal {
 }
 
 // explain finds the words for an error. Details that a reader of the page should not see, such as names of hosts and
-// users, go to WithOnError alone.
+// users, go to OnError alone.
 func (d *Dashboard) explain(err error) refusal {
 	var known refusal
 	var argument *pglock.ArgumentError
 	var schema *pglock.SchemaError
 	unavailable := func(text string) refusal {
-		d.onError(err)
+		d.config.OnError(err)
 		return refused(http.StatusServiceUnavailable, text)
 	}
 	switch {
@@ -72,10 +72,10 @@ func (d *Dashboard) explain(err error) refusal {
 	case errors.Is(err, lockadmin.ErrNotFound):
 		return refused(http.StatusNotFound, "There is no lock of this name.")
 	case errors.Is(err, pglock.ErrInvalid):
-		d.onError(err)
+		d.config.OnError(err)
 		return refused(http.StatusBadRequest, "The database refuses an argument.")
 	case errors.Is(err, pglock.ErrPermission):
-		d.onError(err)
+		d.config.OnError(err)
 		return refused(http.StatusForbidden,
 			"The database user of this page needs the role pglock_user to see the locks.")
 	case errors.As(err, &schema):
@@ -96,7 +96,7 @@ func (d *Dashboard) explain(err error) refusal {
 // lacks refuses something that needs the role pglock_admin, if that is why it failed.
 func (d *Dashboard) lacks(err error, what string) error {
 	if errors.Is(err, pglock.ErrPermission) {
-		d.onError(err)
+		d.config.OnError(err)
 		return refused(http.StatusForbidden,
 			"The database user of this page needs the role pglock_admin to "+what+".")
 	}

@@ -51,7 +51,7 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	distrust(w.Header())
 	if r.ContentLength != 0 { // the server reads what is left of a body before it answers
 		// the host's server may not know how
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.pace.body))
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.config.pace.body))
 	}
 	if err := d.serve(w, r); err != nil {
 		d.explain(err).write(w)

@@ -106,7 +106,7 @@ func TestFilesHaveETags(t *testing.T) {
 
 func TestWrongMethodsSayWhichAreRight(t *testing.T) {
 	t.Parallel()
-	s := start(t, withAlice, dashboard.WithBreaks())
+	s := start(t, withAlice, withBreaks)
 	for path, allow := range map[string]string{
 		"/": "GET, HEAD", "/api/locks": "GET, HEAD", "/api/lock": "GET, HEAD", "/api/history": "GET, HEAD",
 		"/api/sessions":       "GET, HEAD",
@@ -157,30 +157,30 @@ func TestWrongArgumentsAreNamedWithValueAndRule(t *testing.T) {
 	}
 }
 
-func TestNewRefusesWrongOptions(t *testing.T) {
+func TestNewRefusesAWrongConfig(t *testing.T) {
 	t.Parallel()
 	noAuth := func(*http.Request) (dashboard.Identity, error) { return dashboard.Identity{}, nil }
-	for want, opts := range map[string][]dashboard.Option{
-		"option is nil":             {nil},
-		"WithBreaks is given alone": {dashboard.WithBreaks()},
-		"WithAuth is given with":    {dashboard.WithAuth(noAuth), withAlice},
-		"auth is nil":               {dashboard.WithAuth(nil)},
-		"password is 7 bytes long":  {dashboard.WithBasicAuth("a", "hunter2")},
-		"token is 257 bytes long":   {dashboard.WithToken("a", strings.Repeat("x", 257))},
-		`name is "a:b"`:             {dashboard.WithToken("a:b", "12345678")},
-		"name is empty":             {dashboard.WithToken("", "12345678")},
-		"it must be given once":     {withAlice, withAlice},
-		"streams is 0":              {dashboard.WithMaxStreams(0)},
-		"connections is 101":        {dashboard.WithMaxConnections(101)},
-		"on error is nil":           {dashboard.WithOnError(nil)},
-		"title is empty":            {dashboard.WithTitle("")},
+	alice := dashboard.Person{Name: "alice", Secret: "correct horse"}
+	people := func(all ...dashboard.Person) dashboard.Config { return dashboard.Config{People: all} }
+	for want, c := range map[string]dashboard.Config{
+		"Breaks is given alone":     {Breaks: true},
+		"Auth is given with":        {Auth: noAuth, People: []dashboard.Person{alice}},
+		"People is empty":           {People: []dashboard.Person{}},
+		"password is 7 bytes long":  people(dashboard.Person{Name: "a", Secret: "hunter2"}),
+		"token is 257 bytes long":   people(dashboard.Person{Name: "a", Secret: strings.Repeat("x", 257), Token: true}),
+		`name is "a:b"`:             people(dashboard.Person{Name: "a:b", Secret: "12345678", Token: true}),
+		"name is empty":             people(dashboard.Person{Secret: "12345678", Token: true}),
+		"it must be given once":     people(alice, alice),
+		"streams is -1":             {Streams: -1},
+		"connections is 101":        {Connections: 101},
+		"(201 bytes): it must have": {Title: strings.Repeat("x", 201)},
 	} {
-		_, err := dashboard.New(new(lockadmin.Admin), opts...)
+		_, err := dashboard.New(new(lockadmin.Admin), c)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	if _, err := dashboard.New(nil); err == nil {
+	if _, err := dashboard.New(nil, dashboard.Config{}); err == nil {
 		t.Error("no Admin is no error")
 	}
 }

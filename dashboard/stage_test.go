@@ -32,16 +32,16 @@ type stage struct {
 	http  *httptest.Server
 }
 
-func start(t *testing.T, opts ...dashboard.Option) *stage {
+func start(t *testing.T, opts ...setting) *stage {
 	t.Helper()
 	db := pgtest.Database(t)
 	return startOver(t, db, db.Pool(t), opts...)
 }
 
-func startOver(t *testing.T, db *pgtest.DB, pool *pgxpool.Pool, opts ...dashboard.Option) *stage {
+func startOver(t *testing.T, db *pgtest.DB, pool *pgxpool.Pool, opts ...setting) *stage {
 	t.Helper()
 	admin := must.Get(lockadmin.New(t.Context(), pool))(t)
-	page := must.Get(dashboard.New(admin, opts...))(t)
+	page := must.Get(dashboard.New(admin, configOf(opts)))(t)
 	server := httptest.NewUnstartedServer(page)
 	server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		_ = c.(*net.TCPConn).SetWriteBuffer(16 << 10) // so that a reader that does not read is noticed soon
@@ -114,9 +114,29 @@ func (r reply) want(status int, texts ...string) reply {
 	return r
 }
 
-// alice may break locks on a page that has WithBreaks; her password is in the header.
+// setting changes the Config of a page.
+type setting func(*dashboard.Config)
+
+func configOf(opts []setting) (c dashboard.Config) {
+	for _, set := range opts {
+		set(&c)
+	}
+	return c
+}
+
+func withPerson(p dashboard.Person) setting {
+	return func(c *dashboard.Config) { c.People = append(c.People, p) }
+}
+
+func withBreaks(c *dashboard.Config) { c.Breaks = true }
+
+func withTitle(text string) setting { return func(c *dashboard.Config) { c.Title = text } }
+
+func withOnError(f func(error)) setting { return func(c *dashboard.Config) { c.OnError = f } }
+
+// alice may break locks on a page that has Breaks; her password is in the header.
 var (
-	withAlice = dashboard.WithBasicAuth("alice", "correct horse")
+	withAlice = withPerson(dashboard.Person{Name: "alice", Secret: "correct horse"})
 	asAlice   = basic("alice", "correct horse")
 )
 

@@ -41,7 +41,7 @@ func (d *Dashboard) serveStream(w http.ResponseWriter, r *http.Request, who Iden
 	}
 	c := http.NewResponseController(w)
 	// a reader that stops would hold it for ever
-	if err := c.SetWriteDeadline(time.Now().Add(d.pace.piece)); err != nil {
+	if err := c.SetWriteDeadline(time.Now().Add(d.config.pace.piece)); err != nil {
 		return refused(http.StatusNotImplemented, "This server cannot stream.")
 	}
 	if r.Method == http.MethodHead {
@@ -57,7 +57,7 @@ func (d *Dashboard) serveStream(w http.ResponseWriter, r *http.Request, who Iden
 	w.Header().Set("Content-Type", streamKind)
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy must not keep events back
 	w.WriteHeader(http.StatusOK)
-	s := stream{w: w, control: c, beginning: d.beginning(who), life: d.life, pace: d.pace}
+	s := stream{w: w, control: c, beginning: d.beginning(who), life: d.life, pace: d.config.pace}
 	// ends a write to a slow reader when the Dashboard is closed; if it fails, the deadline of the piece does
 	defer pause.After(d.life, func() { _ = c.SetWriteDeadline(time.Now().Add(lastPiece)) })()
 	s.run(r.Context(), f)

@@ -31,7 +31,7 @@ func (p *tab) reason(text string) {
 
 func TestABreakEndsTheLeaseAndTheNextHasTheLock(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	lease := s.hold("app-1/reporter[4711]", "nightly")
 	s.queue("app-2/reporter[812]", "nightly")
 	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
@@ -56,7 +56,7 @@ func TestABreakEndsTheLeaseAndTheNextHasTheLock(t *testing.T) {
 
 func TestABreakOfALockThatHasMovedOnIsRefused(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	s.hold("app-1", "nightly")
 	s.queue("app-2", "nightly")
 	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
@@ -86,7 +86,7 @@ func TestABreakOfALockThatHasMovedOnIsRefused(t *testing.T) {
 
 func TestTheDialogSeesThatTheLockMovesOn(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	s.hold("app-1", "nightly")
 	s.queue("app-2", "nightly")
 	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
@@ -99,7 +99,7 @@ func TestTheDialogSeesThatTheLockMovesOn(t *testing.T) {
 
 func TestTheDialogSeesThatOneOfSeveralHoldersLetsGo(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	s.hold("app-1", "thumbnails", pglock.WithLimit(3))
 	two := s.hold("app-2", "thumbnails", pglock.WithLimit(3))
 	s.hold("app-3", "thumbnails", pglock.WithLimit(3))
@@ -114,7 +114,7 @@ func TestTheDialogSeesThatOneOfSeveralHoldersLetsGo(t *testing.T) {
 
 func TestOneOfSeveralHoldersIsBroken(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	s.scene()
 	p := open(t, s.home, "#/lock?name=thumbnails", 1240, 900)
 	p.text("h2", "Holders (3)")
@@ -134,7 +134,7 @@ func TestOneOfSeveralHoldersIsBroken(t *testing.T) {
 // Once the request is on its way, closing the dialog calls nothing off.
 func TestWhoeverClosesTheDialogHearsWhatBecameOfTheBreak(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	lease := s.hold("app-1", "nightly")
 	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
 	p.expect("503 (Service Unavailable)")
@@ -189,7 +189,7 @@ func TestWhoeverClosesTheDialogHearsWhatBecameOfTheBreak(t *testing.T) {
 // A break without an answer has an end.
 func TestABreakThatNobodyAnswersIsUnknown(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	s.hold("app-1", "nightly")
 	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
 	p.openDialog()

@@ -40,7 +40,7 @@ var attacks = [][2]string{
 
 func TestHostileTextsAreShownAndNothingRuns(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	names := make([]string, len(attacks))
 	for i, a := range attacks {
 		names[i] = a[0]

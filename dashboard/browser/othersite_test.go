@@ -34,7 +34,7 @@ Promise.all(sent).then((all) => { document.title = all.join(', '); });
 // may break locks.
 func TestAnotherSiteBreaksNothing(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	lease := s.hold("app-1", "nightly")
 	type try struct{ method, site, kind string }
 	tried := make(chan try, 100)

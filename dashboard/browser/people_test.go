@@ -40,7 +40,7 @@ var views = [][2]string{
 
 func TestNothingIsWiderThanAPhone(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	s.scene()
 	long := strings.Repeat("billing/eu-central-1/customer-", 17)
 	s.hold(strings.Repeat("h", 200), long)
@@ -73,7 +73,7 @@ func (p *tab) visit(v [2]string) {
 
 func TestTheKeyboardAloneReachesTheBreakOfALock(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	s.scene()
 	p := open(t, s.home, "", 1240, 800)
 	p.text("tbody th", "nightly-report")
@@ -113,7 +113,7 @@ func TestTheKeyboardAloneReachesTheBreakOfALock(t *testing.T) {
 
 func TestEverythingThatHasTheFocusShowsIt(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	s.scene()
 	p := open(t, s.home, "", 1240, 800)
 	for _, v := range views[:3] {
@@ -135,7 +135,7 @@ func TestEverythingThatHasTheFocusShowsIt(t *testing.T) {
 
 func TestEveryControlHasAName(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	s.scene()
 	p := open(t, s.home, "", 1240, 900)
 	named := strings.Fields("button link textbox searchbox combobox checkbox dialog img image table region " +
@@ -180,7 +180,7 @@ func TestEveryControlHasAName(t *testing.T) {
 
 func TestDarkAndLight(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	s.scene()
 	p := open(t, s.home, "", 1240, 900)
 	ground := "getComputedStyle(document.body).backgroundColor"

@@ -11,7 +11,6 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
-	"github.com/pglock-dev/pglock/dashboard"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -22,7 +21,7 @@ var update = flag.Bool("update", false, "write the pictures of docs again")
 // TestPictures draws the pictures of docs/dashboard.md. Without -update it only checks that there is something to draw.
 func TestPictures(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, append(asAlice(), dashboard.WithTitle("production, eu-1"))...)
+	s := newStage(t, asAlice, withTitle("production, eu-1"))
 	s.scene()
 	p := open(t, s.home, "", 1240, 760)
 	p.text("#summary", "waiting")

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglock-dev/pglock/dashboard"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -37,8 +36,7 @@ const stuckToTheTop = `(() => {
 
 func TestEveryViewSaysWhichLocksTheseAre(t *testing.T) {
 	t.Parallel()
-	title := dashboard.WithTitle("production, eu-1")
-	s := newStage(t, append(asAlice(), title)...)
+	s := newStage(t, asAlice, withTitle("production, eu-1"))
 	s.scene()
 	place := s.admin.Place()
 	want := "production, eu-1, server " + place.Server + ", database " + place.Database + ", schema pglock"
@@ -57,7 +55,7 @@ func TestEveryViewSaysWhichLocksTheseAre(t *testing.T) {
 
 func TestTheDialogSaysWhereItBreaks(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	s.hold("app-1", "nightly")
 	place := s.admin.Place()
 	for _, width := range []int64{390, 1240} {
@@ -78,9 +76,9 @@ func TestTheDialogSaysWhereItBreaks(t *testing.T) {
 // An ssh tunnel leads to staging now, or another serve has the port.
 func TestAnAddressThatLeadsToAnotherDatabaseIsRefused(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	lease := s.hold("app-1", "nightly")
-	there := newStage(t, asAlice()...)
+	there := newStage(t, asAlice)
 	if other := there.hold("app-9", "nightly"); other.Token() != lease.Token() {
 		t.Fatalf("the tokens differ: %d and %d", lease.Token(), other.Token())
 	}
@@ -133,11 +131,11 @@ func TestABreakInAnotherDatabaseOfTheSameNameIsRefused(t *testing.T) {
 	t.Parallel()
 	chromium(t)
 	db, other := pgtest.Database(t), pgtest.Database(t)
-	s := stageOn(t, db.Pool(t), asAlice()...)
+	s := stageOn(t, db.Pool(t), asAlice)
 	there := stageOn(t, other.Pool(t, func(c *pgxpool.Config) {
 		c.ConnConfig.Database = db.Name()
 		c.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { c.Database = other.Name(); return nil }
-	}), asAlice()...)
+	}), asAlice)
 	lease, same := s.hold("app-1", "nightly"), there.hold("app-1", "nightly")
 	if s.admin.Place() != there.admin.Place() || lease.Token() != same.Token() {
 		t.Fatalf("%v, token %d; %v, token %d", s.admin.Place(), lease.Token(), there.admin.Place(), same.Token())
@@ -170,7 +168,7 @@ func TestAnotherSchemaIsNamed(t *testing.T) {
 	db := pgtest.EmptyDatabase(t)
 	must.Do(t, migrations.Up(t.Context(), db.URL(), migrations.WithSchema(schema)))
 	admin := must.Get(lockadmin.New(t.Context(), db.Pool(t), lockadmin.WithSchema(schema)))(t)
-	s := stageOf(t, admin, asAlice()...)
+	s := stageOf(t, admin, asAlice)
 	name := pgx.Identifier{schema}.Sanitize()
 	db.Look(t, func(conn *pgx.Conn) {
 		take := "SELECT " + name + ".acquire_lease('nightly', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')"

@@ -34,21 +34,26 @@ type stage struct {
 	before func(http.ResponseWriter, *http.Request) (answered bool) // called with each request
 }
 
+// setting changes the Config of a page.
+type setting func(*dashboard.Config)
+
 // asAlice logs in everybody as somebody who may break locks.
-func asAlice() []dashboard.Option {
-	return []dashboard.Option{dashboard.WithBreaks(),
-		dashboard.WithAuth(func(*http.Request) (dashboard.Identity, error) {
-			return dashboard.Identity{Name: "alice", MayBreak: true}, nil
-		})}
+func asAlice(c *dashboard.Config) {
+	c.Breaks = true
+	c.Auth = func(*http.Request) (dashboard.Identity, error) {
+		return dashboard.Identity{Name: "alice", MayBreak: true}, nil
+	}
 }
 
-func newStage(t *testing.T, opts ...dashboard.Option) *stage {
+func withTitle(text string) setting { return func(c *dashboard.Config) { c.Title = text } }
+
+func newStage(t *testing.T, opts ...setting) *stage {
 	t.Helper()
 	chromium(t)
 	return stageOn(t, pgtest.Database(t).Pool(t), opts...)
 }
 
-func stageOn(t *testing.T, pool *pgxpool.Pool, opts ...dashboard.Option) *stage {
+func stageOn(t *testing.T, pool *pgxpool.Pool, opts ...setting) *stage {
 	t.Helper()
 	admin := must.Get(lockadmin.New(t.Context(), pool))(t)
 	s := stageOf(t, admin, opts...)
@@ -57,10 +62,13 @@ func stageOn(t *testing.T, pool *pgxpool.Pool, opts ...dashboard.Option) *stage 
 }
 
 // stageOf is a stage without a pool of its own.
-func stageOf(t *testing.T, admin *lockadmin.Admin, opts ...dashboard.Option) *stage {
+func stageOf(t *testing.T, admin *lockadmin.Admin, opts ...setting) *stage {
 	t.Helper()
-	opts = append(opts, dashboard.WithOnError(func(err error) { t.Logf("the page: %v", err) }))
-	page := must.Get(dashboard.New(admin, opts...))(t)
+	config := dashboard.Config{OnError: func(err error) { t.Logf("the page: %v", err) }}
+	for _, set := range opts {
+		set(&config)
+	}
+	page := must.Get(dashboard.New(admin, config))(t)
 	s := &stage{t: t, admin: admin}
 	mux := http.NewServeMux()
 	mux.Handle(prefix+"/", http.StripPrefix(prefix, page))

@@ -22,7 +22,7 @@ func (s *stage) holdForNobody(holder, name string) {
 // Nothing that was known of a lock comes back once its row has gone: no holder, no picture, no button.
 func TestALockThatVanishesIsForgotten(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	s.holdForNobody("app-1", "nightly")
 	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
 	p.text(".actions button", "Break lease…")

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -26,33 +28,32 @@ const (
 // credentials is where the names of people, and their secrets, come from.
 type credentials struct {
 	passwordFile, tokenFile string
-	options                 []dashboard.Option
+	people                  []dashboard.Person
 }
 
-func (c *credentials) any() bool { return len(c.options) > 0 }
+func (c *credentials) any() bool { return len(c.people) > 0 }
 
 func (c *credentials) read(getenv func(string) string) error {
 	for _, source := range []struct {
 		flag, file, variable, kind string
-		option                     func(name, secret string) dashboard.Option
 	}{
-		{"--basic-auth-file", c.passwordFile, PasswordVariable, "PASSWORD", dashboard.WithBasicAuth},
-		{"--token-file", c.tokenFile, tokenVariable, "TOKEN", dashboard.WithToken},
+		{"--basic-auth-file", c.passwordFile, PasswordVariable, "PASSWORD"},
+		{"--token-file", c.tokenFile, tokenVariable, "TOKEN"},
 	} {
-		before := len(c.options)
+		before := len(c.people)
 		if source.file != "" {
 			text, err := readShort(source.file)
 			if err != nil {
 				return cli.UsageErrorf("a file that this user can read", "%s: %s", source.flag, cli.Innermost(err))
 			}
-			if err := c.add(source.flag, source.kind, text, source.option); err != nil {
+			if err := c.add(source.flag, source.kind, text); err != nil {
 				return err
 			}
-			if len(c.options) == before {
+			if len(c.people) == before {
 				return cli.UsageErrorf("a line NAME:"+source.kind, "%s: the file names nobody", source.flag)
 			}
 		}
-		if err := c.add("$"+source.variable, source.kind, getenv(source.variable), source.option); err != nil {
+		if err := c.add("$"+source.variable, source.kind, getenv(source.variable)); err != nil {
 			return err
 		}
 	}
@@ -60,7 +61,7 @@ func (c *credentials) read(getenv func(string) string) error {
 }
 
 // add reads lines. No message repeats what may be a secret.
-func (c *credentials) add(from, kind, text string, option func(name, secret string) dashboard.Option) error {
+func (c *credentials) add(from, kind, text string) error {
 	number := 0
 	for line := range strings.Lines(text) {
 		number++
@@ -72,19 +73,19 @@ func (c *credentials) add(from, kind, text string, option func(name, secret stri
 		if !found || name == "" || secret == "" {
 			return cli.UsageErrorf("NAME:"+kind, "%s, line %d: it must be NAME:%s", from, number, kind)
 		}
-		one := option(name, secret)
-		if err := try(one); err != nil {
+		one := dashboard.Person{Name: name, Secret: secret, Token: kind == "TOKEN"}
+		if err := try(dashboard.Config{People: []dashboard.Person{one}}); err != nil {
 			return cli.UsageErrorf(cli.ValidInstead(err), "%s, line %d: %s", from, number, cli.Message(err))
 		}
-		c.options = append(c.options, one)
+		c.people = append(c.people, one)
 	}
 	return nil
 }
 
-// try tells what is wrong with options, before anything is done: a Dashboard asks its Admin nothing until somebody
+// try tells what is wrong with a page, before anything is done: a Dashboard asks its Admin nothing until somebody
 // looks.
-func try(opts ...dashboard.Option) error {
-	trial, err := dashboard.New(new(lockadmin.Admin), opts...)
+func try(c dashboard.Config) error {
+	trial, err := dashboard.New(new(lockadmin.Admin), c)
 	if err == nil {
 		trial.Close()
 	}
@@ -104,54 +105,48 @@ func readShort(file string) (string, error) {
 	return string(text), err
 }
 
-// check reads the flags, before anything is done. It returns the options of the page.
-func (s *serving) check(o *cli.Options) ([]dashboard.Option, error) {
-	if err := s.people.read(o.Getenv); err != nil {
-		return nil, err
+// check reads the flags, before anything is done. It returns what the page is made of.
+func (s *serving) check(o *cli.Options) (page dashboard.Config, err error) {
+	if err = s.people.read(o.Getenv); err != nil {
+		return page, err
 	}
 	host, _, err := net.SplitHostPort(s.listen)
 	if err != nil {
-		return nil, cli.UsageErrorf("--listen 127.0.0.1:8080", "--listen is %q: it must be HOST:PORT", s.listen)
+		return page, cli.UsageErrorf("--listen 127.0.0.1:8080", "--listen is %q: it must be HOST:PORT", s.listen)
 	}
 	switch {
 	case s.people.any() && s.withoutAuth:
-		return nil, cli.UsageErrorf("one of the two", "--without-auth lets everybody in, and names and passwords are "+
-			"given")
+		return page, cli.UsageErrorf("one of the two", "--without-auth lets everybody in, and names and passwords "+
+			"are given")
 	case !s.people.any() && !s.withoutAuth && !isLoopback(host):
-		return nil, cli.UsageErrorf("--basic-auth-file or --token-file; or --without-auth, if everybody there may see "+
-			"the locks",
+		return page, cli.UsageErrorf("--basic-auth-file or --token-file; or --without-auth, if everybody there may "+
+			"see the locks",
 			"others than this machine can reach %s: say who may see the page", s.listen)
 	case !s.people.any() && s.enableBreak && !isLoopback(host):
-		return nil, cli.UsageErrorf("--basic-auth-file or --token-file as well",
+		return page, cli.UsageErrorf("--basic-auth-file or --token-file as well",
 			"others than this machine can reach %s: say who may break locks", s.listen)
 	case s.named < 0 || s.named > lockadmin.MaxTop:
-		return nil, cli.UsageErrorf(fmt.Sprintf("a number from 0 to %d", lockadmin.MaxTop), "--metrics-locks is %d",
+		return page, cli.UsageErrorf(fmt.Sprintf("a number from 0 to %d", lockadmin.MaxTop), "--metrics-locks is %d",
 			s.named)
 	case (s.cert == "") != (s.key == ""):
-		return nil, cli.UsageErrorf("--tls-cert and --tls-key", "https needs both a certificate and its key")
+		return page, cli.UsageErrorf("--tls-cert and --tls-key", "https needs both a certificate and its key")
 	}
 	for _, host := range s.hosts {
 		if host == "" || strings.ContainsAny(host, ":/@ ") {
-			return nil, cli.UsageErrorf("--host locks.example.com", "--host is %q: it must be a name without a port",
+			return page, cli.UsageErrorf("--host locks.example.com", "--host is %q: it must be a name without a port",
 				host)
 		}
 	}
-	opts := append([]dashboard.Option{dashboard.WithMaxStreams(s.streams)}, s.people.options...)
-	if s.title != "" {
-		opts = append(opts, dashboard.WithTitle(s.title))
-	}
-	if s.enableBreak {
-		opts = append(opts, dashboard.WithBreaks())
-		if !s.people.any() { // whoever uses this machine, in the name of whoever runs this
-			opts = append(opts, dashboard.WithAuth(func(*http.Request) (dashboard.Identity, error) {
-				return dashboard.Identity{Name: cli.Actor(), MayBreak: true}, nil
-			}))
+	page = dashboard.Config{Title: s.title, Breaks: s.enableBreak, People: s.people.people, Streams: s.streams}
+	if s.enableBreak && !s.people.any() { // whoever uses this machine, in the name of whoever runs this
+		page.Auth = func(*http.Request) (dashboard.Identity, error) {
+			return dashboard.Identity{Name: cli.Actor(), MayBreak: true}, nil
 		}
 	}
-	if err := try(opts...); err != nil {
-		return nil, cli.UsageErrorf(cli.ValidInstead(err), "%s", cli.Message(err))
+	if err = cmp.Or(refuse.Number("streams", s.streams, 1, dashboard.MaxStreams), try(page)); err != nil {
+		return page, cli.UsageErrorf(cli.ValidInstead(err), "%s", cli.Message(err))
 	}
-	return opts, nil
+	return page, nil
 }
 
 func isLoopback(host string) bool {

@@ -95,7 +95,7 @@ answers 200 while the database is well, and 503 otherwise.`,
 
 func serve(o *cli.Options, cmd *cobra.Command, s *serving) error {
 	ctx := cmd.Context()
-	opts, err := s.check(o)
+	page, err := s.check(o)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,8 @@ func serve(o *cli.Options, cmd *cobra.Command, s *serving) error {
 	}
 	defer listener.Close()
 	complaints := &complaints{w: cmd.ErrOrStderr()}
-	board, err := dashboard.New(admin, append(opts, dashboard.WithOnError(complaints.add))...)
+	page.OnError = complaints.add
+	board, err := dashboard.New(admin, page)
 	if err != nil {
 		return err
 	}
