@@ -108,17 +108,23 @@ func shop() []pglock.LockInfo {
 	}
 }
 
-// opened is a shot of the shop, or of some of its locks.
-func opened(locks ...pglock.LockInfo) liveShot {
-	return liveShot{locks: locks, verdicts: map[string]lockadmin.Severity{"gpu": lockadmin.SeverityOK,
+// opened is a shot of the shop, or of other locks.
+func opened(locks ...pglock.LockInfo) liveShot { return liveShot{locks: listed(locks...)} }
+
+func listed(infos ...pglock.LockInfo) (locks []look.ListedLock) {
+	verdicts := map[string]lockadmin.Severity{"gpu": lockadmin.SeverityOK,
 		"nightly-report": lockadmin.SeverityBusy, "orders/2026-11-22": lockadmin.SeverityBusy,
-		"stock count": lockadmin.SeverityWarning, "cleanup": lockadmin.SeverityOK}}
+		"stock count": lockadmin.SeverityWarning, "cleanup": lockadmin.SeverityOK}
+	for _, i := range infos {
+		locks = append(locks, look.ListedLock{LockView: look.ViewOf(i), Verdict: verdicts[i.Name]})
+	}
+	return locks
 }
 
 func shopRated() liveShot {
-	s, locks := opened(shop()...), shop()
-	return liveShot{locks: locks, verdicts: s.verdicts, at: liveNoon.Add(time.Second),
-		next: liveNoon.Add(2 * time.Second)}
+	s := opened(shop()...)
+	s.at, s.next = liveNoon.Add(time.Second), liveNoon.Add(2*time.Second)
+	return s
 }
 
 func queueOf(n int) (queue []lockadmin.Waiter) {

@@ -84,7 +84,7 @@ func (m *liveModel) drawHeld() []string {
 		lines = append(lines, mark+line)
 		slot := shown.Either(h.Slot > 0, fmt.Sprintf("slot %d", h.Slot), "")
 		rail := shown.Either(len(v.Waiters) > 0, "│ ", "  ")
-		left := fmt.Sprintf("%s %s of %s left", look.LeaseCell(h.LockInfo, m.shot.lives[keyOf(h.LockInfo)], 10),
+		left := fmt.Sprintf("%s %s of %s left", look.LeaseCell(h.LockInfo, h.Life, 10),
 			shown.Age(h.LockInfo.Remaining), shown.Duration(h.LockInfo.TTL))
 		for _, detail := range flow(width-2, left,
 			fmt.Sprintf("token %d", int64(h.Token)), "held for "+shown.Age(lists.HeldFor(h.LockInfo)), slot) {

@@ -6,6 +6,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -46,7 +47,7 @@ type liveKey struct {
 	slot int
 }
 
-func keyOf(i pglock.LockInfo) liveKey { return liveKey{i.Name, i.Slot} }
+func keyOf(l look.ListedLock) liveKey { return liveKey{l.Name, l.Slot} }
 
 type liveTick time.Time
 

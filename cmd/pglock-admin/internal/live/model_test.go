@@ -20,7 +20,7 @@ import (
 // hostileShots have the text wherever a text from outside can be.
 func hostileShots(text string) (list, lock liveShot) {
 	l := leased(text, text, 1, time.Hour, 10*time.Second, 2)
-	list = liveShot{locks: []pglock.LockInfo{l, leased("plain", "holder", 2, time.Hour, 10*time.Second, 1)}}
+	list = opened(l, leased("plain", "holder", 2, time.Hour, 10*time.Second, 1))
 	second := l
 	second.Token, second.Slot = 3, 2
 	v := look.ShowView{Lock: look.ViewOf(l), Holders: []look.LockView{look.ViewOf(l), look.ViewOf(second)},
@@ -123,17 +123,17 @@ func TestEveryWidthHasAScreen(t *testing.T) {
 func TestTheChosenLockStaysChosenWhereverItGoes(t *testing.T) {
 	t.Parallel()
 	l := newLab(120, 10)
-	l.gets(liveShot{locks: shop()}).presses("down") // orders
+	l.gets(opened(shop()...)).presses("down") // orders
 	if l.chosen.name != "orders/2026-11-22" || l.row != 1 {
 		t.Fatalf("%+v in row %d", l.chosen, l.row)
 	}
 	locks := shop()
 	locks[2].LongestWait = time.Hour // fewer wait for it, but for longer
-	l.gets(liveShot{locks: locks})
+	l.gets(opened(locks...))
 	if l.chosen.name != "orders/2026-11-22" || l.row != 0 {
 		t.Errorf("%+v in row %d", l.chosen, l.row)
 	}
-	l.gets(liveShot{locks: shop()[:1]}) // it has gone
+	l.gets(opened(shop()[:1]...)) // it has gone
 	if l.row != 0 || l.chosen.name != "gpu" {
 		t.Errorf("%+v in row %d", l.chosen, l.row)
 	}
@@ -145,7 +145,7 @@ func TestTheChosenLockStaysChosenWhereverItGoes(t *testing.T) {
 	for n := range 100 {
 		many = append(many, leased(fmt.Sprintf("lock-%03d", n), "h", pglock.Token(n+1), time.Minute, time.Second, 0))
 	}
-	l.gets(liveShot{locks: many})
+	l.gets(opened(many...))
 	for _, step := range []struct{ key, chosen string }{{"end", "lock-099"}, {"up", "lock-098"}, {"home", "lock-000"},
 		{"pgdown", "lock-006"}, {"pgdown", "lock-012"}, {"pgup", "lock-006"}} {
 		l.presses(step.key)
@@ -166,7 +166,7 @@ func TestTheRateIsThatBetweenTwoRefreshes(t *testing.T) {
 		for n, g := range grants {
 			lock := leased(string(rune('a'+n)), "h", 1, time.Minute, time.Second, 0)
 			lock.Grants = g
-			s.locks = append(s.locks, lock)
+			s.locks = append(s.locks, listed(lock)...)
 		}
 		return s
 	}
@@ -190,7 +190,7 @@ func TestTheRateIsThatBetweenTwoRefreshes(t *testing.T) {
 func TestDataThatCameLateAreCalledOld(t *testing.T) {
 	t.Parallel()
 	l := newLab(120, 20)
-	l.gets(liveShot{locks: shop()})
+	l.gets(opened(shop()...))
 	for seconds, old := range map[int]bool{0: false, 1: false, 3: false, 4: true, 100: true} {
 		l.Update(liveTick(liveNoon.Add(time.Duration(seconds) * time.Second)))
 		if text := screens.Text(emulated(t, l.liveModel)); strings.Contains(text,
@@ -207,7 +207,7 @@ func TestDataThatCameLateAreCalledOld(t *testing.T) {
 	if _, old := l.old(); !old {
 		t.Error("a refresh has failed, and the screen does not call its data old")
 	}
-	l.gets(liveShot{locks: shop(), at: liveNoon.Add(time.Minute), next: liveNoon.Add(time.Minute)})
+	l.gets(liveShot{locks: listed(shop()...), at: liveNoon.Add(time.Minute), next: liveNoon.Add(time.Minute)})
 	if _, old := l.old(); old || l.trouble != nil {
 		t.Error("fresh data are called old")
 	}
@@ -216,8 +216,8 @@ func TestDataThatCameLateAreCalledOld(t *testing.T) {
 func TestAnAnswerToAnotherQuestionIsNotShown(t *testing.T) {
 	t.Parallel()
 	l := newLab(120, 20)
-	l.gets(liveShot{locks: shop()})
-	late := liveShot{wish: l.wish, locks: shop()[:1], at: liveNoon}
+	l.gets(opened(shop()...))
+	late := liveShot{wish: l.wish, locks: listed(shop()[0]), at: liveNoon}
 	l.types("/x")
 	if text := screens.Text(emulated(t, l.liveModel)); strings.Contains(text, "gpu") ||
 		!strings.Contains(text, "reading") {
@@ -240,10 +240,10 @@ func TestAnAnswerToAnotherQuestionIsNotShown(t *testing.T) {
 func TestAnotherOrderOfAPartIsReadFirst(t *testing.T) {
 	t.Parallel()
 	l := newLab(120, 20)
-	if l.gets(liveShot{locks: shop()}).presses("a"); !l.seen {
+	if l.gets(opened(shop()...)).presses("a"); !l.seen {
 		t.Error("all locks are known, and only sorted anew")
 	}
-	if l.gets(liveShot{locks: shop(), more: true}).presses("w"); l.seen {
+	if l.gets(liveShot{locks: listed(shop()...), more: true}).presses("w"); l.seen {
 		t.Error("others may be first in this order")
 	}
 }

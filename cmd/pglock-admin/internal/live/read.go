@@ -12,7 +12,6 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 // How much of the database a screen reads at once.
@@ -41,11 +40,8 @@ type liveShot struct {
 	wish  liveWish
 	at    time.Time // by this machine's clock
 	next  time.Time // when the next one is due
-	locks []pglock.LockInfo
+	locks []look.ListedLock
 	more  bool // there are more than liveLocks
-
-	verdicts map[string]lockadmin.Severity // of these locks, as why judges them
-	lives    map[liveKey]lockadmin.Life
 
 	lock look.ShowView
 	gone bool // there is no lock of that name
@@ -106,20 +102,10 @@ func (r *liveReader) read(ctx context.Context) liveShot {
 	bounded, cancel := r.o.Bounded(ctx)
 	defer cancel()
 	shot := liveShot{wish: *r.wish.Load()}
-	var leases []pglock.LockInfo
 	if shot.wish.name == "" {
-		if shot.locks, shot.more, shot.err = liveList(bounded, r.admin, shot.wish); shot.err == nil {
-			shot.verdicts, shot.err = verdictsOf(bounded, r.admin, shot.locks)
-		}
-		leases = shot.locks
+		shot.locks, shot.more, shot.err = liveList(bounded, r.admin, shot.wish)
 	} else {
 		shot.lock, shot.err = look.Look(bounded, r.admin, shot.wish.name, liveEvents, liveWaiters)
-		for _, h := range shot.lock.Holders {
-			leases = append(leases, h.LockInfo)
-		}
-	}
-	if shot.err == nil {
-		shot.lives, shot.err = livesIn(bounded, r.admin, leases)
 	}
 	if shot.gone = shot.wish.name != "" && errors.Is(shot.err, lockadmin.ErrNotFound); shot.gone {
 		shot.err = nil
@@ -134,39 +120,18 @@ func (r *liveReader) read(ctx context.Context) liveShot {
 	return shot
 }
 
-// ill says that a lock needs somebody.
-func (s *liveShot) ill(name string) bool {
-	v := s.verdicts[name]
-	return v == lockadmin.SeverityWarning || v == lockadmin.SeverityStuck
-}
-
-func verdictsOf(ctx context.Context, admin *lockadmin.Admin, locks []pglock.LockInfo) (map[string]lockadmin.Severity,
-	error) {
-	all, err := admin.Summaries(ctx, locks)
-	verdicts := make(map[string]lockadmin.Severity, len(all))
-	for _, s := range all {
-		verdicts[s.Lock] = s.Severity
+// liveList reads the first locks of an order with one statement, and then how they are.
+func liveList(ctx context.Context, admin *lockadmin.Admin, w liveWish) ([]look.ListedLock, bool, error) {
+	infos, more, err := lists.First(liveLocks, admin.Locks(ctx, lockadmin.LocksQuery{Match: w.match,
+		Limit: liveLocks + 1, Order: listOrders[w.order], Free: w.order == byRate}))
+	if err != nil {
+		return nil, false, err
 	}
-	return verdicts, err
-}
-
-// liveList reads the first locks of an order with one statement.
-func liveList(ctx context.Context, admin *lockadmin.Admin, w liveWish) ([]pglock.LockInfo, bool, error) {
-	return lists.First(liveLocks, admin.Locks(ctx, lockadmin.LocksQuery{Match: w.match, Limit: liveLocks + 1,
-		Order: listOrders[w.order], Free: w.order == byRate}))
+	locks, err := look.Judged(ctx, admin, infos)
+	return locks, more, err
 }
 
 // listOrders are the orders of the list. A lock that is granted often was granted lately, and may be free at this
 // moment.
 var listOrders = map[liveOrder]lockadmin.Order{byWait: lockadmin.OrderWaiting, byAge: lockadmin.OrderAge,
 	byRate: lockadmin.OrderRecent}
-
-// livesIn says of each lock whether its holder lives, with one statement.
-func livesIn(ctx context.Context, admin *lockadmin.Admin, locks []pglock.LockInfo) (map[liveKey]lockadmin.Life, error) {
-	found, err := admin.Lives(ctx, locks)
-	lives := make(map[liveKey]lockadmin.Life, len(found))
-	for n, l := range found {
-		lives[keyOf(locks[n])] = l.Life
-	}
-	return lives, err
-}

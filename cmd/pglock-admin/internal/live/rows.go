@@ -13,7 +13,7 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/shown"
-	"github.com/pglock-dev/pglock/pglock"
+	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 // liveRates counts grants between refreshes.
@@ -50,13 +50,13 @@ func (r *liveRates) text(k liveKey) string {
 }
 
 func (m *liveModel) sort() {
-	slices.SortStableFunc(m.shot.locks, func(a, b pglock.LockInfo) int {
+	slices.SortStableFunc(m.shot.locks, func(a, b look.ListedLock) int {
 		c := 0
 		switch m.wish.order {
 		case byWait:
 			c = cmp.Compare(b.LongestWait, a.LongestWait)
 		case byAge:
-			c = cmp.Compare(lists.HeldFor(b), lists.HeldFor(a))
+			c = cmp.Compare(lists.HeldFor(b.LockInfo), lists.HeldFor(a.LockInfo))
 		case byRate:
 			c = cmp.Compare(m.rates.rate[keyOf(b)], m.rates.rate[keyOf(a)])
 		}
@@ -66,7 +66,7 @@ func (m *liveModel) sort() {
 
 // follow keeps the chosen lock chosen when its place changes.
 func (m *liveModel) follow() {
-	if n := slices.IndexFunc(m.shot.locks, func(i pglock.LockInfo) bool { return keyOf(i) == m.chosen }); n >= 0 {
+	if n := slices.IndexFunc(m.shot.locks, func(l look.ListedLock) bool { return keyOf(l) == m.chosen }); n >= 0 {
 		m.row = n
 	}
 	m.choose()
@@ -112,7 +112,7 @@ type liveColumn struct {
 	rank  int
 	least int
 	right bool
-	text  func(pglock.LockInfo) string
+	text  func(look.ListedLock) string
 }
 
 const (
@@ -128,27 +128,27 @@ func (m *liveModel) columns() []liveColumn {
 		return rank
 	}
 	return []liveColumn{
-		{lockColumn, 10, 16, false, func(i pglock.LockInfo) string { return cellName(i.Name) }},
-		{"VERDICT", 9, 7, false, func(i pglock.LockInfo) string { return cli.Mark(m.shot.verdicts[i.Name]) }},
-		{"MODE", 0, 12, false, look.SlotText},
-		{holderColumn, 6, 16, false, func(i pglock.LockInfo) string { return cellText(i.Holder) }},
-		{"TOKEN", 1, 6, true, func(i pglock.LockInfo) string { return strconv.FormatInt(int64(i.Token), 10) }},
-		{"HELD", first(byAge, 5), 6, true, func(i pglock.LockInfo) string {
-			return shown.Either(i.Held, shown.Age(lists.HeldFor(i)), "-")
+		{lockColumn, 10, 16, false, func(l look.ListedLock) string { return cellName(l.Name) }},
+		{"VERDICT", 9, 7, false, func(l look.ListedLock) string { return cli.Mark(l.Verdict) }},
+		{"MODE", 0, 12, false, func(l look.ListedLock) string { return look.SlotText(l.LockInfo) }},
+		{holderColumn, 6, 16, false, func(l look.ListedLock) string { return cellText(l.Holder) }},
+		{"TOKEN", 1, 6, true, func(l look.ListedLock) string { return strconv.FormatInt(int64(l.Token), 10) }},
+		{"HELD", first(byAge, 5), 6, true, func(l look.ListedLock) string {
+			return shown.Either(l.Held, shown.Age(lists.HeldFor(l.LockInfo)), "-")
 		}},
-		{"LEASE", 2, 10, false, func(i pglock.LockInfo) string {
-			return shown.Either(i.Held, look.LeaseCell(i, m.shot.lives[keyOf(i)], 10), "")
+		{"LEASE", 2, 10, false, func(l look.ListedLock) string {
+			return shown.Either(l.Held, look.LeaseCell(l.LockInfo, l.Life, 10), "")
 		}},
-		{"LEFT", 8, 5, true, func(i pglock.LockInfo) string {
-			return shown.Either(i.Held, shown.Age(i.Remaining), "FREE")
+		{"LEFT", 8, 5, true, func(l look.ListedLock) string {
+			return shown.Either(l.Held, shown.Age(l.LockInfo.Remaining), "FREE")
 		}},
-		{"QUEUE", 7, 5, true, func(i pglock.LockInfo) string {
-			return shown.Either(i.Waiting > 0, strconv.Itoa(i.Waiting), "-")
+		{"QUEUE", 7, 5, true, func(l look.ListedLock) string {
+			return shown.Either(l.Waiting > 0, strconv.Itoa(l.Waiting), "-")
 		}},
-		{"WAIT", first(byWait, 3), 5, true, func(i pglock.LockInfo) string {
-			return shown.Either(i.Waiting > 0, shown.Age(i.LongestWait), "-")
+		{"WAIT", first(byWait, 3), 5, true, func(l look.ListedLock) string {
+			return shown.Either(l.Waiting > 0, shown.Age(l.LongestWait), "-")
 		}},
-		{"RATE/s", first(byRate, 4), 6, true, func(i pglock.LockInfo) string { return m.rates.text(keyOf(i)) }},
+		{"RATE/s", first(byRate, 4), 6, true, func(l look.ListedLock) string { return m.rates.text(keyOf(l)) }},
 	}
 }
 
@@ -236,7 +236,7 @@ func (m *liveModel) drawTop() []string {
 			line = liveReverse(fit("▶ "+line, m.width))
 		case old:
 			line = liveFaint(fit("  "+line, m.width))
-		case m.shot.ill(m.shot.locks[n].Name):
+		case ill(m.shot.locks[n].Verdict):
 			line = liveAlarm(fit("  "+line, m.width))
 		default:
 			line = fit("  "+line, m.width)
@@ -244,6 +244,11 @@ func (m *liveModel) drawTop() []string {
 		lines = append(lines, line)
 	}
 	return lines
+}
+
+// ill says that a lock needs somebody.
+func ill(v lockadmin.Severity) bool {
+	return v == lockadmin.SeverityWarning || v == lockadmin.SeverityStuck
 }
 
 func (m *liveModel) count() string {

@@ -25,8 +25,8 @@ type LockView struct {
 	Life lockadmin.Life `json:"life,omitempty"` // of the holder; "" if the lock is free, or if nobody has asked
 }
 
-// listedLock is a lock in the list.
-type listedLock struct {
+// ListedLock is a lock in the list.
+type ListedLock struct {
 	LockView
 	Verdict lockadmin.Severity `json:"verdict,omitempty"` // of the lock, as why judges it; "" if nobody has looked
 	Why     string             `json:"why,omitempty"`
@@ -38,8 +38,33 @@ func ViewOf(i pglock.LockInfo) LockView {
 		Longest: i.LongestWait.Milliseconds()}
 }
 
+// withLives shows leases, and says whether their holders live.
+func withLives(ctx context.Context, admin *lockadmin.Admin, infos []pglock.LockInfo) ([]LockView, error) {
+	lives, err := admin.Lives(ctx, infos)
+	views := make([]LockView, len(lives))
+	for n, l := range lives {
+		views[n] = ViewOf(infos[n])
+		views[n].Life = l.Life
+	}
+	return views, err
+}
+
+// Judged says of leases whether their holders live, and how their locks are.
+func Judged(ctx context.Context, admin *lockadmin.Admin, infos []pglock.LockInfo) ([]ListedLock, error) {
+	views, err := withLives(ctx, admin, infos)
+	if err != nil {
+		return nil, err
+	}
+	verdicts, err := admin.Summaries(ctx, infos)
+	all := make([]ListedLock, len(verdicts))
+	for n, s := range verdicts {
+		all[n] = ListedLock{views[n], s.Severity, s.Kind}
+	}
+	return all, err
+}
+
 type ListView struct {
-	Locks []listedLock `json:"locks"`
+	Locks []ListedLock `json:"locks"`
 	More  bool         `json:"more"` // --limit left some out
 }
 
@@ -92,19 +117,11 @@ order. With -o tree the names stand under each other by their parts between slas
 				if err != nil {
 					return err
 				}
-				lives, err := admin.Lives(ctx, infos)
+				locks, err := Judged(ctx, admin, infos)
 				if err != nil {
 					return err
 				}
-				verdicts, err := admin.Summaries(ctx, infos)
-				if err != nil {
-					return err
-				}
-				view := ListView{Locks: []listedLock{}, More: more}
-				for n, i := range infos {
-					view.Locks = append(view.Locks, listedLock{ViewOf(i), verdicts[n].Severity, verdicts[n].Kind})
-					view.Locks[n].Life = lives[n].Life
-				}
+				view := ListView{Locks: locks, More: more}
 				draw := drawList
 				if o.Output == cli.OutputTree {
 					draw = drawTree

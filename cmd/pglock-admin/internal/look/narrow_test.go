@@ -23,7 +23,7 @@ func TestATableThatIsTooWideForTheTerminalIsDrawnOtherwise(t *testing.T) {
 	t.Parallel()
 	drawn := func(width int) string {
 		p := &cli.Page{Width: width}
-		drawList(p, ListView{Locks: []listedLock{{LockView: heldLock("report")}, {LockView: heldLock("my job")}}},
+		drawList(p, ListView{Locks: []ListedLock{{LockView: heldLock("report")}, {LockView: heldLock("my job")}}},
 			listFlags{order: "name"})
 		return p.String()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -93,7 +94,12 @@ func Look(ctx context.Context, admin *lockadmin.Admin, name string, events, wait
 	if err != nil {
 		return ShowView{}, err
 	}
-	view := ShowView{Lock: ViewOf(infos[0]), Holders: HeldViews(infos)}
+	leases, err := withLives(ctx, admin, infos)
+	if err != nil {
+		return ShowView{}, err
+	}
+	view := ShowView{Lock: leases[0]}
+	view.Holders = slices.DeleteFunc(leases, func(l LockView) bool { return !l.Held })
 	backends, err := admin.Backends(ctx, name)
 	switch {
 	case errors.Is(err, pglock.ErrPermission):
@@ -121,21 +127,9 @@ func Look(ctx context.Context, admin *lockadmin.Admin, name string, events, wait
 	return view, nil
 }
 
-// judge says of the holders whether they live, and of the lock how it is.
+// judge says how the lock is.
 func (v *ShowView) judge(ctx context.Context, admin *lockadmin.Admin) error {
-	leases := []pglock.LockInfo{v.Lock.LockInfo} // the first of them
-	for _, h := range v.Holders {
-		leases = append(leases, h.LockInfo)
-	}
-	lives, err := admin.Lives(ctx, leases)
-	if err != nil {
-		return err
-	}
-	v.Lock.Life = lives[0].Life
-	for n := range v.Holders {
-		v.Holders[n].Life = lives[n+1].Life
-	}
-	verdicts, err := admin.Summaries(ctx, leases[:1])
+	verdicts, err := admin.Summaries(ctx, []pglock.LockInfo{v.Lock.LockInfo})
 	if errors.Is(err, pglock.ErrPermission) && v.BackendsNote != "" {
 		return nil // why takes the same right
 	}

@@ -12,14 +12,14 @@ import (
 // branch is a part of a name, between slashes, with the leases of the name that ends there.
 type branch struct {
 	part   string
-	leases []listedLock
+	leases []ListedLock
 	below  []*branch
 	parts  map[string]*branch // those below
 }
 
 // treeOf puts leases in the byte order of their names under each other. A name without leases that one lies below has a
 // branch too.
-func treeOf(locks []listedLock) *branch {
+func treeOf(locks []ListedLock) *branch {
 	root := &branch{}
 	for _, l := range locks {
 		at := root
@@ -83,7 +83,7 @@ func (b *branch) draw(w *cli.Page, arm, rail string) {
 }
 
 // leafText says of a lease what a line has room for.
-func leafText(l listedLock) string {
+func leafText(l ListedLock) string {
 	text := cli.Mark(l.Verdict) + "  " + SlotText(l.LockInfo)
 	switch {
 	case l.Held:
