@@ -111,7 +111,7 @@ func expressions(t *testing.T) map[string]string {
 		}
 	}
 	text := must.Get(os.ReadFile(rules))(t)
-	alerts := regexp.MustCompile(`(?m)^ +expr: (.+)$`).FindAllStringSubmatch(string(text), -1)
+	alerts := regexp.MustCompile(`(?m)^ {8}expr: (?:>-\n +)?(.+(?:\n {10}.+)*)$`).FindAllStringSubmatch(string(text), -1)
 	if len(alerts) != strings.Count(string(text), "- alert:") || len(alerts) != 6 {
 		t.Errorf("%d expressions of alerts", len(alerts))
 	}
