@@ -27,6 +27,7 @@ import (
 const (
 	serveHeaders     = 64 << 10
 	serveHeadersIn   = 5 * time.Second
+	serveBodyIn      = 30 * time.Second
 	serveIdle        = time.Minute
 	serveEndsWithin  = 5 * time.Second
 	serveConnections = dashboard.DefaultConnections + 4 // breaks, metrics and probes
@@ -180,6 +181,7 @@ func newServer(handler http.Handler, certificates *tls.Config, complaints *compl
 		Handler:           handler,
 		TLSConfig:         certificates,
 		ReadHeaderTimeout: serveHeadersIn,
+		ReadTimeout:       serveBodyIn, // with its body; the answer may take longer
 		IdleTimeout:       serveIdle,
 		MaxHeaderBytes:    serveHeaders,
 		ErrorLog:          log.New(complaints, "", 0),

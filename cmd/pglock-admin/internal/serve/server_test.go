@@ -14,19 +14,22 @@ import (
 	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
-// A client that sends its headers slowly is cut off.
-func TestServeCutsOffSlowHeaders(t *testing.T) {
+// A client that sends its headers slowly is cut off, and so is one whose body does not come. The http package waits for
+// the body before it answers, also where nothing reads it.
+func TestServeCutsOffSlowClients(t *testing.T) {
 	t.Parallel()
 	server := newServer(http.NotFoundHandler(), nil, &complaints{w: io.Discard})
-	if server.ReadHeaderTimeout != serveHeadersIn || server.IdleTimeout == 0 || server.MaxHeaderBytes != serveHeaders {
+	if server.ReadHeaderTimeout != serveHeadersIn || server.ReadTimeout != serveBodyIn || server.IdleTimeout == 0 ||
+		server.MaxHeaderBytes != serveHeaders {
 		t.Errorf("%+v", server)
 	}
-	server.ReadHeaderTimeout = 100 * time.Millisecond
+	server.ReadHeaderTimeout, server.ReadTimeout = 100*time.Millisecond, min(server.ReadTimeout, 200*time.Millisecond)
 	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = server.Serve(listener) }()
 	defer func() { server.Close(); <-ended }()
-	for _, begin := range []string{"GET / HT", "GET / HTTP/1.1\r\nHost: localhost\r\nX-A: "} {
+	const request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+	for _, begin := range []string{"GET / HT", request + "X-A: ", request + "Content-Length: 1000\r\n\r\n"} {
 		conn := must.Get(net.Dial("tcp", listener.Addr().String()))(t)
 		defer conn.Close()
 		fmt.Fprint(conn, begin)
