@@ -9,6 +9,8 @@ import { facts } from './place.js';
 import { escaped, seconds, shown } from './text.js';
 
 const MOST = 1024; // bytes of a reason
+const NOTHING = 'Nothing was broken.';
+const PERHAPS = 'Perhaps your break ended the lease: its history says.';
 const bytes = (text) => new TextEncoder().encode(text).length;
 
 // breakDialog asks for the reason, and breaks the lease that `lock` was when the dialog opened, and no other.
@@ -67,6 +69,9 @@ export function breakDialog(lock, waiters) {
   );
 
   let over = false; // nothing more can be broken here
+  let unknown = false; // a break had no answer, and may have been done
+
+  const outcome = () => (unknown ? PERHAPS : NOTHING);
 
   function problem(...words) {
     refusal.hidden = words.join('') === '';
@@ -103,9 +108,10 @@ export function breakDialog(lock, waiters) {
       // A proxy answers with such a status where the server has not answered it.
       const answered = err.own || (err.status && err.status < 500);
       const words = answered
-        ? err.message
+        ? err.message.replace(NOTHING, outcome()) // the server knows of this try alone
         : 'The server did not answer, so it is unknown whether the lease was broken. ' +
           'Look at the lock before you try again.';
+      unknown ||= !(err.status < 500); // the server's own words may also be that it does not know
       if (!dialog.open) note(`Token ${token} of ${escaped(lock.holder)} on ${escaped(lock.name)}: ${words}`, 'bad');
       confirm.textContent = `Break token ${token}`;
       if (err.status === 409) {
@@ -123,13 +129,13 @@ export function breakDialog(lock, waiters) {
   return {
     moved(present, holders) {
       if (over || !dialog.open || confirm.textContent === 'Breaking…') return;
-      if (!present && holders > 0) end('This lease has ended; others hold the lock. Nothing was broken.');
-      else if (!present) end('Nobody holds this lock any more. There is nothing to break.');
+      if (!present && holders > 0) end(`This lease has ended; others hold the lock. ${outcome()}`);
+      else if (!present) end(`Nobody holds this lock any more. ${unknown ? PERHAPS : 'There is nothing to break.'}`);
       else if (String(present.token) !== token) {
         end(
           'The lock has moved on: ',
           shown(present.holder),
-          ` holds it now, with token ${present.token}. Nothing was broken.`,
+          ` holds it now, with token ${present.token}. ${outcome()}`,
         );
       }
     },

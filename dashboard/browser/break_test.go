@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -200,6 +201,76 @@ func TestABreakThatNobodyAnswersIsUnknown(t *testing.T) {
 	p.text("dialog .refusal", "The server did not answer, so it is unknown whether the lease was broken.")
 	p.text("dialog button[type=button]", "Cancel")
 	p.until("!document.querySelector('dialog button[type=submit]').disabled")
+}
+
+const perhaps = "Perhaps your break ended the lease: its history says."
+
+// refusal is what the dialog says of a lock that has moved on.
+func (p *tab) refusal() string {
+	p.t.Helper()
+	p.text("dialog .refusal", "The lock has moved on:")
+	p.until("document.querySelector('dialog button[type=submit]').disabled")
+	return eval[string](p, "document.querySelector('dialog .refusal').textContent")
+}
+
+// A break whose answer was lost has perhaps ended the lease. The page must not deny it when the next one has the lock.
+func TestABreakWithoutAnAnswerIsNotDenied(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	s.hold("app-1", "nightly")
+	s.queue("app-2", "nightly")
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
+	p.expect("504 (Gateway Timeout)")
+	p.openDialog()
+	p.reason("host is down")
+	page := s.server.Config.Handler
+	s.answer(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/api/break") {
+			return false
+		}
+		s.answer(nil)
+		page.ServeHTTP(httptest.NewRecorder(), r) // it breaks the lease
+		w.WriteHeader(http.StatusGatewayTimeout)  // a proxy has waited no longer
+		return true
+	})
+	p.click("dialog button[type=submit]")
+	if got := p.refusal(); !strings.Contains(got, "app-2 holds it now") || !strings.HasSuffix(got, perhaps) {
+		t.Errorf("the dialog says %q", got)
+	}
+}
+
+// Nor must it repeat what the server says of a second try.
+func TestASecondBreakDoesNotDenyTheFirst(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	s.hold("app-1", "nightly")
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
+	p.expect("504 (Gateway Timeout)")
+	p.expect("409 (Conflict)")
+	p.openDialog()
+	p.reason("host is down")
+	s.answer(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/api/break") {
+			return false
+		}
+		w.WriteHeader(http.StatusGatewayTimeout)
+		return true
+	})
+	p.click("dialog button[type=submit]")
+	p.text("dialog .refusal", "it is unknown whether the lease was broken")
+	s.queue("app-2", "nightly")
+	s.on(func(r *http.Request) { // before the page sees it, the break is done, and app-2 has the lock
+		if strings.HasSuffix(r.URL.Path, "/api/break") {
+			_, err := s.admin.Break(r.Context(), "nightly", "host is down", lockadmin.BreakOptions{})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	p.click("dialog button[type=submit]")
+	if got := p.refusal(); !strings.Contains(got, "no lease has token") || !strings.HasSuffix(got, perhaps) {
+		t.Errorf("the dialog says %q", got)
+	}
 }
 
 func TestAReadOnlyPageHasNoBreakButton(t *testing.T) {
