@@ -27,6 +27,7 @@ let now = 'connecting';
 let fresh = 0; // when the last data came, by performance.now()
 let freshAt = null; // the same, by the clock, which goes on while the machine sleeps
 let trouble = '';
+let late = false; // what the page shows may be old, and nothing has come since it noticed
 let slow;
 
 // live says whether the data on the page is of this moment.
@@ -99,7 +100,16 @@ function change(name, words = '') {
   if (name === now && words === trouble) return;
   now = name;
   trouble = words;
+  if (name === 'resting') late = true;
+  else if (name === 'live' || name === 'none') late = false;
   draw();
+}
+
+// doubt says that the data is old, until some comes.
+function doubt() {
+  late = true;
+  if (now === 'live') change('connecting');
+  else draw();
 }
 
 function sentence() {
@@ -124,9 +134,10 @@ function draw() {
   document.documentElement.dataset.link = now;
   write($('link-text'), WORDS[now]);
   const bad = now === 'lost' || now === 'problem' || now === 'refused';
-  document.documentElement.classList.toggle('old', bad);
+  const old = bad || now === 'resting' || (now === 'connecting' && late);
+  document.documentElement.classList.toggle('old', old);
   $('banner').hidden = !bad;
-  titleOld(bad || now === 'resting');
+  titleOld(old);
   if (!bad) {
     if (drawn && now === 'live') say('Connected again. The data is live.');
     drawn = '';
@@ -150,7 +161,7 @@ export function tick() {
 }
 
 function wake() {
-  if (now === 'live') change('connecting');
+  doubt();
   if (!open) {
     again();
     return;
@@ -181,6 +192,7 @@ attend(UNSEEN);
 window.addEventListener('online', () => open?.retry());
 window.addEventListener('pageshow', (e) => {
   if (e.persisted && subject) {
+    doubt();
     open?.close();
     connect();
   }

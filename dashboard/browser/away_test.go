@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
@@ -82,18 +83,18 @@ func TestAPageThatWakesAsksAgain(t *testing.T) {
 	end, asked := s.slow("/api/stream")
 	p.eval(sleep)
 	s.eventually(func() bool { return len(asked) > 0 })
-	p.text("#link", "connecting")
+	p.old()
 	end()
-	p.text("#link", "live")
+	p.fresh()
 
 	p.visit([2]string{"#/sessions", "tbody tr"})
 	p.text("#link", "live")
 	end, asked = s.slow("/api/sessions")
 	p.eval(sleep)
 	s.eventually(func() bool { return len(asked) > 0 })
-	p.text("#link", "connecting")
+	p.old()
 	end()
-	p.text("#link", "live")
+	p.fresh()
 
 	// A hidden page asks again, too, or rests until it is seen: its timers may run once a minute, as if it were asleep.
 	p.eval(inBackground)
@@ -119,6 +120,55 @@ func TestAPageThatWakesAsksAgain(t *testing.T) {
 	if n := len(began); n != 1 {
 		t.Errorf("a page that is seen again has connected %d times", n)
 	}
+}
+
+// old waits until the page connects, and wants its data to be marked as old.
+func (p *tab) old() {
+	p.t.Helper()
+	p.text("#link", "connecting")
+	if !eval[bool](p, "document.title.startsWith('OLD: ') && document.documentElement.classList.contains('old')") {
+		p.t.Errorf("what is old has no mark, or not in the title: %q", eval[string](p, "document.title"))
+	}
+}
+
+// fresh waits until the page is live, and wants no such mark.
+func (p *tab) fresh() {
+	p.t.Helper()
+	p.text("#link", "live")
+	if eval[bool](p, "document.title.startsWith('OLD: ') || document.documentElement.classList.contains('old')") {
+		p.t.Errorf("what is live is marked as old: %q", eval[string](p, "document.title"))
+	}
+}
+
+// The marks of old data stay until there is other data, which takes a while where the network is dead.
+func TestAPageThatComesBackIsOldUntilItHasData(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.hold("app-1", "nightly")
+	p := open(t, s.home, "#/nothing", 1240, 800)
+	p.before(inBackground)
+	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(s.home+"#/locks"))
+	p.text("tbody th", "nightly")
+	p.text("#link", "paused")
+	end, asked := s.slow("/api/stream")
+	p.eval("showIt()")
+	<-asked
+	p.old()
+	p.eval("location.hash = '#/locks?match=nightly'")
+	p.old() // these are the locks of the question before
+	p.eval("location.hash = '#/lock?name=nightly'")
+	p.text(".loading", "The page loads this lock…") // this has nothing old
+	end()
+	p.text(".sentence", "app-1 has held it")
+	p.fresh()
+
+	// The browser has kept the page while another one was there.
+	end, asked = s.slow("/api/stream")
+	p.eval("window.dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
+	<-asked
+	p.old()
+	end()
+	p.fresh()
 }
 
 // A proxy has another route now. Only the server knows that nobody has used a lock.
