@@ -257,15 +257,16 @@ export function lockView(root, params) {
     };
   }
 
-  // readHistory reads the newest entries. Those below that are known already stay, unless some are missing between, or
-  // there are too many.
+  // readHistory reads the newest entries. Of those that are known already the older ones stay, unless some are missing
+  // between, or there are too many. An entry may be committed after one with a higher ID: the answer has it.
   function readHistory() {
     abort.abort();
     abort = new AbortController();
     return read('', abort.signal, (answer) => {
-      const known = answer.events.findIndex((e) => e.id === past.events[0]?.id);
-      if (known < 0) return answer;
-      const all = [...answer.events.slice(0, known), ...past.events];
+      if (!answer.more || past.events.length === 0) return answer;
+      const last = BigInt(answer.events.at(-1).id);
+      if (BigInt(past.events[0].id) < last) return answer;
+      const all = [...answer.events, ...past.events.filter((e) => BigInt(e.id) < last)];
       return { ...answer, events: all.slice(0, most), more: past.more || all.length > most };
     });
   }

@@ -128,6 +128,29 @@ func TestOlderEntriesStayWhenTheLockChanges(t *testing.T) {
 	p.gone(".buttons.left button")
 }
 
+// Entries get their numbers before they are committed: one with a lower number may come after one with a higher.
+func TestAnEntryThatIsCommittedLateIsShown(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	again := func(holder string) {
+		must.Get(s.admin.Break(t.Context(), "nightly", "its host is gone", lockadmin.BreakOptions{}))(t)
+		s.holdForNobody(holder, "nightly")
+	}
+	s.holdForNobody("app-1", "nightly")
+	late := must.Get(s.pool.Begin(t.Context()))(t)
+	defer func() { _ = late.Rollback(t.Context()) }()
+	must.Get(late.Exec(t.Context(), `INSERT INTO pglock.events (kind, lock_name, token, holder, granted_at, ended_at)
+		VALUES ('release', 'nightly', 1, 'late', now() - interval '1 min', now())`))(t)
+	again("app-2")
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
+	p.rows(1)
+	must.Do(t, late.Commit(t.Context()))
+	again("app-3")
+	p.text("[aria-label=History] tbody tr:first-child", "app-2") // who was broken last
+	p.rows(3)
+	p.text("[aria-label=History] tbody tr:last-child", "late")
+}
+
 // An explanation may fail where the rest is read. The words from before, and their absence, would say that all is well.
 func TestThePageSaysThatNobodyCanExplainALock(t *testing.T) {
 	t.Parallel()
