@@ -11,6 +11,8 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -19,8 +21,11 @@ const (
 	DefaultRetention = 30 * 24 * time.Hour
 	// maxName leaves room for the slot in the key.
 	maxName = 400
-	// ending limits the talk of End with the server.
+	// ending limits the talk of End with the server, and noting its part before the release.
 	ending = 10 * time.Second
+	noting = 9 * time.Second
+	// noteAgain is the pause before End notes again, while the server is away.
+	noteAgain = 100 * time.Millisecond
 )
 
 // Slots runs jobs once for each planned time of a schedule. It is safe for concurrent use, and has no goroutines.
@@ -194,15 +199,35 @@ func (r *Run) Slot() time.Time { return r.slot }
 // and the job should stop.
 func (r *Run) Lease() *pglock.Lease { return r.lease }
 
-// End notes that the slot is done and releases the lock, even if ctx has ended. It tries for ten seconds; where no
-// server answers, it may need ten more to find out what became of its note. After an error somebody may begin the slot
-// again.
+// End notes that the slot is done and releases the lock, even if ctx has ended. It tries for ten seconds, again and
+// again while the server is away and the lease lasts; where no server answers, it may need ten more to find out what
+// became of its note. After an error somebody may begin the slot again.
 func (r *Run) End(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
 	defer cancel()
-	nothing := func(context.Context, pgx.Tx) error { return nil }
-	err := r.slots.once(ctx, r.slots.store, r.lease, r.job, r.slot, nothing)
+	err := r.note(ctx)
 	return failure.At(ctx, errors.Join(err, r.lease.Release(ctx)), "schedulers: end the run of %q", r.job)
+}
+
+// refusals are errors of a note that another attempt does not change, besides those that last by themselves.
+var refusals = []error{fencedstore.ErrDone, fencedstore.ErrStaleToken, pglock.ErrInvalid, pglock.ErrWrongDatabase,
+	pglock.ErrLost}
+
+// note notes that the slot is done. It knows its own note if the answer to an earlier attempt was lost.
+func (r *Run) note(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, noting)
+	defer cancel()
+	nothing := func(context.Context, pgx.Tx) error { return nil }
+	for {
+		err := r.slots.once(ctx, r.slots.store, r.lease, r.job, r.slot, nothing)
+		if done, is := errors.AsType[*fencedstore.DoneError](err); is && done.Token == r.lease.Token() {
+			return nil
+		}
+		if err == nil || !r.lease.Valid() || server.Lasting(err) || failure.IsOneOf(err, refusals...) ||
+			!pause.For(ctx, noteAgain) {
+			return err
+		}
+	}
 }
 
 // Cancel releases the lock and leaves the slot open, so that the next replica that waits begins it.
