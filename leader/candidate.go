@@ -195,7 +195,9 @@ func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn work) (ove
 		w := c.takeWish()
 		if w == nil || w.to == "" {
 			end = release()
-			if lost := err != nil && errors.Is(end, pglock.ErrLost); !told && !lost {
+			// The server may not answer, and then fn alone knows of the loss.
+			lost := err != nil && errors.Is(end, pglock.ErrLost) || end != nil && errors.Is(err, pglock.ErrLost)
+			if !told && !lost {
 				return true, joined(err, end)
 			}
 		} else if end = lease.HandOver(context.WithoutCancel(ctx), w.to); end == nil {

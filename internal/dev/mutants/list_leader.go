@@ -69,6 +69,9 @@ var ofLeaders = []mutant{
 	{"the error of a fence that refuses a deposed leader ends Run", []edit{
 		{"leader/candidate.go", "lost := err != nil && errors.Is(end, pglock.ErrLost)", "lost := false"},
 	}, electing, "^TestAnErrorOfALeader"},
+	{"a loss that fn alone knows of ends Run", []edit{
+		{"leader/candidate.go", " || end != nil && errors.Is(err, pglock.ErrLost)\n", "\n"},
+	}, electing, "^TestALossThatAFence"},
 	{"a panic of fn keeps the lock", []edit{
 		{"leader/candidate.go", "\t\tif !given { // fn has panicked, or called Goexit\n",
 			"\t\tif !given && false {\n"},
