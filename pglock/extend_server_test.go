@@ -153,9 +153,9 @@ func TestI11_ExtensionsThatMakeNoSenseAreRefusedByTheServer(t *testing.T) {
 	}
 }
 
-// Guard extends the lease inside a transaction, which has a connection of the pool: with every connection taken it must
-// not wait.
-func TestExtendNeedsNoConnectionOfThePool(t *testing.T) {
+// Guard extends the lease inside a transaction, which has a connection of the pool, and a write may check its lease: with
+// every connection taken they must not wait.
+func TestExtendAndCheckNeedNoConnectionOfThePool(t *testing.T) {
 	db := pgtest.Parallel(t)
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
 	c := startClient(t, pool)
@@ -175,5 +175,8 @@ func TestExtendNeedsNoConnectionOfThePool(t *testing.T) {
 	pgtest.Eventually(t, "the lock is taken for its TTL again", func() bool { return expires() <= time.Minute })
 	if trusted := time.Until(l.Deadline()); trusted > time.Minute || !l.Valid() {
 		t.Errorf("afterwards trusted for %v: %v", trusted, l.Err())
+	}
+	if left, err := l.Check(t.Context()); err != nil || left <= 0 {
+		t.Errorf("a check: %v, %v", left, err)
 	}
 }

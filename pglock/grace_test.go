@@ -3,6 +3,7 @@ package pglock
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -159,7 +160,7 @@ func TestGraceOutOfRangeIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := startClient(t, newFakeStore(), trust.SystemClock())
-		for _, d := range []time.Duration{-1, MaxTTL} {
+		for _, d := range []time.Duration{-1, MaxTTL, math.MaxInt64} {
 			var bad *ArgumentError
 			if _, err := c.TryAcquire(t.Context(), "report", WithGrace(d)); !errors.As(err, &bad) ||
 				bad.Field != "grace" {

@@ -41,7 +41,7 @@ func checkTTL(field string, ttl time.Duration) error {
 }
 
 func checkGrace(ttl, grace time.Duration) error {
-	if grace < 0 || ttl+grace > MaxTTL {
+	if grace < 0 || grace > MaxTTL-ttl {
 		return &ArgumentError{"grace", grace.String(), fmt.Sprintf("be from 0 to %v less the TTL of %v", MaxTTL, ttl)}
 	}
 	return nil

@@ -72,7 +72,7 @@ func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed er
 	s.again = gathering(s, waitsWide, errClosed, s.lend, inStep(s, s.requests))
 	s.releases = gathering(s, releasesWide, errClosed, s.lend, s.releaseTogether)
 	s.announced = gathering(s, waitsWide, errClosed, s.lend, s.releaseTogether)
-	s.checks = gathering(s, checksWide, errClosed, s.borrow, inStep(s, s.Queries.Check))
+	s.checks = gathering(s, checksWide, errClosed, s.lend, inStep(s, s.Queries.Check))
 	s.handOvers = gathering(s, handOverWide, errClosed, s.lendOpen, inStep(s, s.handOver))
 	s.handOvers.Most = 1
 	return s

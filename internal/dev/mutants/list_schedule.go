@@ -44,6 +44,9 @@ var ofConnections = []mutant{
 	{"a release takes no connection but the pool's", []edit{
 		{"internal/server/server.go", "releasesWide, errClosed, s.lend,", "releasesWide, errClosed, s.borrow,"},
 	}, integration, "^TestAServerWithoutAFreeSlot"},
+	{"a check takes no connection but the pool's", []edit{
+		{"internal/server/server.go", "checksWide, errClosed, s.lend,", "checksWide, errClosed, s.borrow,"},
+	}, library, "^TestExtendAndCheckNeedNoConnection"},
 	{"who has lost its connection waits until it has something to say", []edit{
 		{"pglock/leases.go", "if waits || len(s.all) > 0 {", "if false {"},
 	}, library, "^TestWhoLosesItsConnection"},
