@@ -213,6 +213,41 @@ func TestATryDoesNotWaitForAnExhaustedPool(t *testing.T) {
 	}
 }
 
+// A try has its ten seconds for itself: one that waits for a connection with others does not fail with the first.
+func TestATryThatComesLaterWaitsAsLong(t *testing.T) {
+	t.Parallel()
+	var full atomic.Bool
+	var refused atomic.Int32
+	pool := pgtest.Database(t).Pool(t, func(c *pgxpool.Config) {
+		c.MaxConns = 1
+		c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
+			if !full.Load() {
+				return nil
+			}
+			refused.Add(1)
+			return errors.New("no slot")
+		}
+	})
+	c := startClient(t, pool)
+	conn := must.Get(pool.Acquire(t.Context()))(t)
+	defer full.Store(false)
+	full.Store(true)
+	try := func(name string) chan error {
+		return must.Go(func() error { return ignore(c.TryAcquire(t.Context(), name)) })
+	}
+	first := try("first")
+	pgtest.Eventually(t, "the first has waited for some seconds", func() bool { return refused.Load() >= 8 })
+	second := try("second")
+	err := <-first
+	conn.Release()
+	if err == nil || !strings.Contains(err.Error(), "no connection of the pool in 10") {
+		t.Errorf("the first: %v, want that there was no connection", err)
+	}
+	if err := <-second; err != nil {
+		t.Errorf("the second: %v, want that it has got the next connection", err)
+	}
+}
+
 // A try for which no connection can be opened says so, and not that a context has ended, whose it was not.
 func TestATryNamesTheServerThatGivesNoConnection(t *testing.T) {
 	t.Parallel()

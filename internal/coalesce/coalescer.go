@@ -5,6 +5,7 @@ package coalesce
 import (
 	"cmp"
 	"context"
+	"errors"
 	"runtime"
 	"sync"
 	"time"
@@ -25,13 +26,15 @@ const (
 
 // Config says what a Coalescer works with. C is a connection, Q a call's request, A its answer.
 type Config[C, Q, A any] struct {
-	Width   int             // statements under way before calls wait for each other
-	Most    int             // calls in one statement; 0: most
-	Life    context.Context // ends every statement
-	Limit   time.Duration   // of one statement
-	ErrShut error           // refuses calls after Shut
+	Width    int             // statements under way before calls wait for each other
+	Most     int             // calls in one statement; 0: most
+	Life     context.Context // ends every statement
+	Limit    time.Duration   // of one statement
+	Patience time.Duration   // of each call that waits for a connection; needed if Lend returns a LateError
+	ErrShut  error           // refuses calls after Shut
 
-	// Lend lends a connection until give is called.
+	// Lend lends a connection until give is called. An error concerns all who wait for one, but a LateError only those
+	// who have done so for Patience.
 	Lend func(ctx context.Context) (conn C, give func(), err error)
 	// Send sends one call or many and returns the answers in their order. An error concerns all of them.
 	Send func(ctx context.Context, conn C, calls []Q) ([]A, error)
@@ -60,6 +63,7 @@ type Coalescer[C, Q, A any] struct {
 	underWay int                // statements, except the stalled ones
 	stalls   int                // how often that happened; statements from before do not count
 	timer    *time.Timer
+	late     *time.Timer // ends the wait of calls that came later than the one that was too long
 	shut     bool
 	senders  sync.WaitGroup
 	idle     int          // senders that wait for their next statement, at most as many as the width
@@ -76,6 +80,7 @@ type sending struct {
 // call is one call that waits for a statement.
 type call[Q, A any] struct {
 	q    Q
+	came time.Time
 	done chan struct{}
 	a    A
 	err  error
@@ -84,20 +89,6 @@ type call[Q, A any] struct {
 	left bool
 }
 
-// NotSentError says that no statement contained the call.
-type NotSentError struct{ Err error }
-
-func (e *NotSentError) Error() string { return e.Err.Error() }
-
-func (e *NotSentError) Unwrap() error { return e.Err }
-
-// LeftError says that the call has left its statement, which continues without it.
-type LeftError struct{ Err error }
-
-func (e *LeftError) Error() string { return e.Err.Error() }
-
-func (e *LeftError) Unwrap() error { return e.Err }
-
 // New makes a coalescer.
 func New[C, Q, A any](config Config[C, Q, A]) *Coalescer[C, Q, A] {
 	return &Coalescer[C, Q, A]{Config: config, begin: make(chan sending, config.Width)}
@@ -105,7 +96,7 @@ func New[C, Q, A any](config Config[C, Q, A]) *Coalescer[C, Q, A] {
 
 // Do makes the call, alone or with others.
 func (g *Coalescer[C, Q, A]) Do(ctx context.Context, q Q) (A, error) {
-	c := &call[Q, A]{q: q, done: make(chan struct{})}
+	c := &call[Q, A]{q: q, came: time.Now(), done: make(chan struct{})}
 	if err := ctx.Err(); err != nil {
 		return c.a, &NotSentError{err}
 	}
@@ -216,10 +207,14 @@ func (g *Coalescer[C, Q, A]) send(s sending) {
 	defer s.end()
 	conn, give, err := g.Lend(s.ctx)
 	if err != nil {
-		if s.ctx.Err() == nil || g.Life.Err() != nil {
-			g.answer(g.take(), nil, &NotSentError{err})
-		} else {
+		switch late, is := errors.AsType[*LateError](err); {
+		case s.ctx.Err() != nil && g.Life.Err() == nil:
 			g.unlend()
+		case is:
+			g.unlend()
+			g.tire(late)
+		default:
+			g.answer(g.take(), nil, &NotSentError{err})
 		}
 		g.ended(s.since)
 		return
@@ -237,11 +232,33 @@ func (g *Coalescer[C, Q, A]) send(s sending) {
 	}
 }
 
-// unlend ends a lending that no call waits for any more. Calls that have come meanwhile ask anew.
+// unlend ends a lending that has brought nothing. Calls that still wait ask anew.
 func (g *Coalescer[C, Q, A]) unlend() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.lending = nil
+}
+
+// tire gives the error to the calls that have waited for a connection as long as they may, and to the others when they
+// have.
+func (g *Coalescer[C, Q, A]) tire(late *LateError) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for ; len(g.waiting) > 0; g.waiting = g.waiting[1:] {
+		c := g.waiting[0]
+		if left := time.Until(c.came.Add(g.Patience)); left > 0 {
+			if g.late != nil {
+				g.late.Stop()
+			}
+			g.late = time.AfterFunc(left, func() { g.tire(late) })
+			return
+		}
+		c.err = &NotSentError{late.Err}
+		close(c.done)
+	}
+	if g.lending != nil {
+		g.lending()
+	}
 }
 
 // ended makes room for waiting calls after a statement has ended.
@@ -355,8 +372,10 @@ func (g *Coalescer[C, Q, A]) Shut() {
 		close(g.begin)
 	}
 	g.shut = true
-	if g.timer != nil {
-		g.timer.Stop()
+	for _, timer := range []*time.Timer{g.timer, g.late} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	if g.lending != nil {
 		g.lending()

@@ -74,6 +74,7 @@ func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed er
 	s.announced = gathering(s, waitsWide, errClosed, s.lend, s.releaseTogether)
 	s.checks = gathering(s, checksWide, errClosed, s.lend, inStep(s, s.Queries.Check))
 	s.handOvers = gathering(s, handOverWide, errClosed, s.lendOpen, inStep(s, s.handOver))
+	s.acquires.Patience = protocol.Patience
 	s.handOvers.Most = 1
 	return s
 }
@@ -176,7 +177,7 @@ func (s *Server) lendOpen(ctx context.Context) (*pgx.Conn, func(), error) {
 }
 
 // lendToTry is for requests that do not wait: it does not wait for an exhausted pool either. Where no connection comes
-// within Patience the error says so, and nobody's context has ended.
+// within Patience the error says so, and nobody's context has ended. It is a coalesce.LateError.
 func (s *Server) lendToTry(ctx context.Context) (conn *pgx.Conn, give func(), err error) {
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, protocol.Patience)
@@ -191,7 +192,9 @@ func (s *Server) lendToTry(ctx context.Context) (conn *pgx.Conn, give func(), er
 		if limited.Err() != nil && stat.AcquiredConns() < stat.MaxConns() { // the pool is not why
 			err = fmt.Errorf("no connection to the server in %v: %w", time.Since(began).Round(time.Millisecond), err)
 		}
-		err = failure.OfOurs(err)
+		if err = failure.OfOurs(err); limited.Err() != nil {
+			err = &coalesce.LateError{Err: err}
+		}
 	}
 	return conn, give, err
 }

@@ -197,6 +197,13 @@ var ofClose = []mutant{
 		{"internal/coalesce/coalescer.go", "\tif g.lending != nil {\n\t\tg.lending()\n\t}\n\twaiting := g.waiting\n",
 			"\twaiting := g.waiting\n"},
 	}, coalescing, "^TestCoalescerThatIsShut"},
+	{"a try fails with the first that waits for a connection", []edit{
+		{"internal/coalesce/coalescer.go", "c.came.Add(g.Patience)", "c.came"},
+	}, coalescing, "^TestCallsThatComeLater"},
+	{"who has waited too long for a connection leaves its wait behind", []edit{
+		{"internal/coalesce/coalescer.go", "\t\tclose(c.done)\n\t}\n\tif g.lending != nil {\n",
+			"\t\tclose(c.done)\n\t}\n\tif false {\n"},
+	}, coalescing, "^TestCallsThatHaveWaited"},
 	{"a call under an ended context goes into a statement", []edit{
 		{"internal/coalesce/coalescer.go", "\tif err := ctx.Err(); err != nil {", "\tif err := ctx.Err(); false {"},
 	}, coalescing, "^TestCallUnderAnEndedContext"},
