@@ -6,7 +6,10 @@ import (
 	"io"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/pglock-dev/pglock/internal/dev/must"
+	"github.com/pglock-dev/pglock/internal/hooks"
 )
 
 // forgetful loses the connection of the first question.
@@ -25,7 +28,7 @@ func (f *forgetful) look(context.Context, Receipt) (bool, error) {
 // That a key is done is asked until somebody answers, as any outcome is.
 func TestI17_ADoneKeyIsConfirmedInASecondAttempt(t *testing.T) {
 	t.Parallel()
-	r := must.Get(newReceipt("pglock"))(t)
+	r := must.Get(newReceipt(hooks.Grant{Schema: "pglock", DatabaseID: uuid.New()}))(t)
 	if err := confirmDone(t.Context(), &forgetful{}, r, &DoneError{Key: "k"}); !errors.Is(err, ErrDone) {
 		t.Error(err)
 	}

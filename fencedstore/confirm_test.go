@@ -22,8 +22,8 @@ func TestAnUnansweredQuestionKeepsTheRowOfItsReceipt(t *testing.T) {
 		return b.store.Once(t.Context(), l, key, func(context.Context, pgx.Tx) error { return nil })
 	}
 	must.Do(t, do("k"))
-	if _, err := b.pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION pglock.outcome(p_receipt_id uuid, p_write_id uuid)
-		RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION USING ERRCODE = '42501'; END $$`); err != nil {
+	if _, err := b.pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION pglock.outcome(p_receipt_id uuid, p_write_id uuid,
+		p_database_id uuid) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION USING ERRCODE = '42501'; END $$`); err != nil {
 		t.Fatal(err)
 	}
 	var rows []uuid.UUID
@@ -51,7 +51,8 @@ func TestAQuestionForAnOutcomeDoesNotKeepItsRowForLong(t *testing.T) {
 	var known bool
 	var idle string
 	err = errors.Join(
-		tx.QueryRow(t.Context(), "SELECT pglock.outcome(gen_random_uuid(), gen_random_uuid())").Scan(&known),
+		tx.QueryRow(t.Context(),
+			"SELECT pglock.outcome(gen_random_uuid(), gen_random_uuid(), pglock.database_id())").Scan(&known),
 		tx.QueryRow(t.Context(), "SHOW idle_in_transaction_session_timeout").Scan(&idle))
 	if err != nil || known || idle != "1s" {
 		t.Errorf("%v, %v; ended when idle for %s", known, err, idle)

@@ -153,7 +153,7 @@ func (g *Guarded) begin(ctx context.Context) (err error) {
 	}
 	var receipt *Receipt
 	if o.receipt {
-		if g.receipt, err = newReceipt(o.schema()); err != nil {
+		if g.receipt, err = newReceipt(o.home()); err != nil {
 			return err
 		}
 		receipt = &g.receipt

@@ -10,10 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // answered reports whether the server itself is known to have refused the COMMIT, which was then rolled back. A server
@@ -55,6 +57,9 @@ func outcome(ctx context.Context, receipt Receipt, ask look) (Outcome, error) {
 	if receipt.Schema == "" || receipt.ID == uuid.Nil || receipt.Write == uuid.Nil {
 		return "", refuse.Invalid("receipt", receipt.String(), "be that of an OutcomeUnknownError, or of WithReceipt")
 	}
+	if receipt.DatabaseID == uuid.Nil {
+		return "", refuse.Invalid("receipt.DatabaseID", "zero", "be that of the lease under which the write was made")
+	}
 	for {
 		committed, err := ask(ctx, receipt)
 		switch {
@@ -63,6 +68,7 @@ func outcome(ctx context.Context, receipt Receipt, ask look) (Outcome, error) {
 		case err == nil:
 			return OutcomeRolledBack, nil
 		case ctx.Err() != nil, server.Lasting(err), err.Error() == closedDB:
+			err = pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0)
 			return "", failure.At(ctx, err, "fencedstore: outcome of write %s", receipt.Write)
 		}
 		pause.Exactly(ctx, 20*time.Millisecond)

@@ -45,7 +45,8 @@ func lookOn(ctx context.Context, conn *pgx.Conn, r Receipt) (committed bool, err
 		if _, err := tx.Exec(ctx, setLockTimeout, lookWait()); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, protocol.Outcome(r.Schema), r.ID.String(), r.Write.String()).Scan(&committed)
+		return tx.QueryRow(ctx, protocol.Outcome(r.Schema), r.ID.String(), r.Write.String(),
+			r.DatabaseID.String()).Scan(&committed)
 	})
 	if err == nil && protocol.Unconfirmed(conn) {
 		err = errUnconfirmed

@@ -112,7 +112,7 @@ func TestOutcomeTellsWhatBecameOfATransactionUnderAnySearchPath(t *testing.T) {
 		}
 	}
 	receipt := func(id uuid.UUID) fencedstore.Receipt {
-		return fencedstore.Receipt{Schema: "pglock", ID: id, Write: uuid.New()}
+		return fencedstore.Receipt{DatabaseID: l.Export().DatabaseID, Schema: "pglock", ID: id, Write: uuid.New()}
 	}
 	first := receipt(uuid.New())
 	must.Do(t, transaction(first).Commit(t.Context()))
@@ -220,7 +220,7 @@ func TestGuardOfAReadOnlyTransactionNamesTheTransaction(t *testing.T) {
 func TestOutcomeEndsWhenAskingAgainCannotHelp(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
-	receipt := fencedstore.Receipt{Schema: "pglock", ID: uuid.New(), Write: uuid.New()}
+	receipt := fencedstore.Receipt{DatabaseID: uuid.New(), Schema: "pglock", ID: uuid.New(), Write: uuid.New()}
 	without := func(change func(*fencedstore.Receipt)) fencedstore.Receipt {
 		r := receipt
 		change(&r)
@@ -242,6 +242,9 @@ func TestOutcomeEndsWhenAskingAgainCannotHelp(t *testing.T) {
 		"no schema":      {plain, without(func(r *fencedstore.Receipt) { r.Schema = "" }), "receipt"},
 		"no row":         {plain, without(func(r *fencedstore.Receipt) { r.ID = uuid.Nil }), "receipt"},
 		"no write":       {plain, without(func(r *fencedstore.Receipt) { r.Write = uuid.Nil }), "receipt"},
+		"of no database": {plain, without(func(r *fencedstore.Receipt) { r.DatabaseID = uuid.Nil }),
+			"receipt.DatabaseID"},
+		"of another database": {plain, receipt, "belongs to another database"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -255,7 +258,7 @@ func TestOutcomeEndsWhenAskingAgainCannotHelp(t *testing.T) {
 			_, bySQL := fencedstore.NewSQL(db).Outcome(ctx, c.receipt)
 			for _, err := range []error{byPgx, bySQL} {
 				if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), c.says) ||
-					(c.says == "receipt") != errors.Is(err, pglock.ErrInvalid) {
+					strings.HasPrefix(c.says, "receipt") != errors.Is(err, pglock.ErrInvalid) {
 					t.Errorf("%v, want an error that says %q", err, c.says)
 				}
 			}

@@ -66,8 +66,8 @@ func (d sqlDatabase) look(ctx context.Context, r Receipt) (committed bool, err e
 			if _, err := c.tx.ExecContext(ctx, setLockTimeout, lookWait()); err != nil {
 				return err
 			}
-			return c.tx.QueryRowContext(ctx, protocol.Outcome(r.Schema), r.ID.String(),
-				r.Write.String()).Scan(&committed)
+			return c.tx.QueryRowContext(ctx, protocol.Outcome(r.Schema), r.ID.String(), r.Write.String(),
+				r.DatabaseID.String()).Scan(&committed)
 		})
 	}
 	if err != nil {

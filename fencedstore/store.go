@@ -69,7 +69,9 @@ func (s *Store) Once(ctx context.Context, fenced Fenced, key string, fn func(con
 // Outcome asks what became of the write of an OutcomeUnknownError, or of a transaction of Guard WithReceipt. It waits
 // until the answer is final, asking again cannot help, or ctx ends. The answer is then on disk, and on the synchronous
 // standby if you have one. If the server does not know a write, for instance because a failover lost it, the write was
-// rolled back. The server forgets receipts after a week, so ask sooner.
+// rolled back. The server forgets receipts after a week, so ask sooner. A database other than the write's, such as
+// another shard, refuses the receipt (pglock.ErrWrongDatabase). Other errors: pglock.ErrInvalid, ErrPermission,
+// ErrReadOnly, ErrSchema.
 func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 	return s.of().outcome(ctx, receipt)
 }

@@ -156,7 +156,8 @@ func closed(c *pglock.Client, err error) error {
 // entries are the exported functions that take a context and fail when it has ended, as calls on a entryPoints.
 func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 	fences := fencedstore.Fences{{Lease: s.lease}, {Lease: s.other}}
-	receipt := fencedstore.Receipt{Schema: "pglock", ID: uuid.New(), Write: uuid.New()}
+	receipt := fencedstore.Receipt{DatabaseID: s.lease.Export().DatabaseID, Schema: "pglock", ID: uuid.New(),
+		Write: uuid.New()}
 	first := func(_ any, err error) error { return err }
 	return map[string]func(ctx context.Context) error{
 		"pglock.New":        func(ctx context.Context) error { return closed(pglock.New(ctx, s.pool)) },

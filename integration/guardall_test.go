@@ -451,8 +451,8 @@ func TestI17_ManyFencesLeaveAReceipt(t *testing.T) {
 			[]int64{a.token, b.token}, []uuid.UUID{a.id, b.id}, receipt, write)
 		p.exec(t, end)
 		var committed bool
-		if err := p.QueryRow(t.Context(), `SELECT coalesce(pglock.outcome($1, $2), false)`, receipt,
-			write).Scan(&committed); err != nil || committed != (end == "COMMIT") {
+		if err := p.QueryRow(t.Context(), `SELECT coalesce(pglock.outcome($1, $2, pglock.database_id()), false)`,
+			receipt, write).Scan(&committed); err != nil || committed != (end == "COMMIT") {
 			t.Errorf("I17: after %s the outcome is %v, %v", end, committed, err)
 		}
 	}

@@ -274,8 +274,9 @@ func TestI17_AnnouncedGrantWaitsForTheStandby(t *testing.T) {
 // A write that the server does not know never happened there.
 func TestI17_WriteLostInAFailoverNeverHappened(t *testing.T) {
 	db := pgtest.Parallel(t)
+	home := one[uuid.UUID](t, newPeer(t, db.URL()), `SELECT pglock.database_id()`)
 	outcome, err := fencedstore.New(db.Pool(t)).Outcome(t.Context(),
-		fencedstore.Receipt{Schema: "pglock", ID: uuid.New(), Write: uuid.New()})
+		fencedstore.Receipt{DatabaseID: home, Schema: "pglock", ID: uuid.New(), Write: uuid.New()})
 	if outcome != fencedstore.OutcomeRolledBack || err != nil {
 		t.Fatalf("%q, %v", outcome, err)
 	}
@@ -294,7 +295,7 @@ func TestI11_I17_AReceiptWithoutAWriteIsRefused(t *testing.T) {
 		}
 		p.exec(t, fence, g.name, g.token, g.id, receipt, write)
 	}
-	if !one[bool](t, p, `SELECT pglock.outcome($1, $2)`, receipt, write) {
+	if !one[bool](t, p, `SELECT pglock.outcome($1, $2, pglock.database_id())`, receipt, write) {
 		t.Error("I17: the refused fence has changed the receipt")
 	}
 }

@@ -165,7 +165,7 @@ func readings(t *testing.T, look, p *peer) []reading {
 			`, 'dominant/77'); PERFORM pglock.seal('{dominant/77}'); SET CONSTRAINTS ALL IMMEDIATE; END $$`, 30},
 		{"a seal", `WITH f AS MATERIALIZED (SELECT pglock.fence(` + lease(held) + `, 'held')) SELECT FROM f`, 20},
 		{"work done once", `SELECT pglock.once('a new key', ` + lease(held) + `)`, 30},
-		{"an outcome", `SELECT pglock.outcome(gen_random_uuid(), gen_random_uuid())`, 10},
+		{"an outcome", `SELECT pglock.outcome(gen_random_uuid(), gen_random_uuid(), pglock.database_id())`, 10},
 		{"a break", `SELECT pglock.break_lock('held', 'test', 'test')`, 30},
 		{"one lock described", `SELECT pglock.get_lock('held')`, 10},
 		{"whether a lock may not be well", `SELECT pglock.list_suspects('{held}')`, 1100},

@@ -107,7 +107,7 @@ DROP FUNCTION key_column(p_table oid, p_column text, OUT kind text, OUT reading 
 DROP FUNCTION guard_row(p_table oid, p_schema text, p_name text, p_op text, p_resource text, p_key text, p_old record, p_new record);
 DROP FUNCTION guard_write();
 DROP FUNCTION require_fence(p_resource text, p_schema text, p_table text, p_column text);
-DROP FUNCTION outcome(p_receipt_id uuid, p_write_id uuid);
+DROP FUNCTION outcome(p_receipt_id uuid, p_write_id uuid, p_database_id uuid);
 DROP FUNCTION write_receipt(p_receipt_id uuid, p_write_id uuid);
 DROP FUNCTION refuse_twice(p_resource text);
 DROP FUNCTION fence_all(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_resources text[], p_allow_same_token boolean, p_database_id uuid, p_slots int[], p_receipt_id uuid, p_write_id uuid, p_time_limit interval, OUT xact xid8, OUT remaining_us bigint);
@@ -116,6 +116,7 @@ DROP FUNCTION seal(p_resources text[]);
 DROP FUNCTION fence_commit();
 DROP FUNCTION refuse_lease(p_name text, p_token bigint, p_grant_id uuid, p_slot int);
 DROP FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_database_id uuid, p_slot int);
+DROP FUNCTION require_database(p_database_id uuid, p_what text, p_hint text);
 DROP FUNCTION check_again(p_resource text);
 DROP FUNCTION pass_first(p_resource text, p_token bigint, p_name text, p_slot int, p_grant_id uuid, p_allow_same_token boolean);
 DROP FUNCTION limited(p_ms bigint, p_time_limit interval);

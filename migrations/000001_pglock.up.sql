@@ -293,7 +293,7 @@ DELETE FROM done_keys;
 --   LK004  the owner of the request holds the lock itself DETAIL circle=self   (look reports longer circles)
 --   LK005  the transaction is not READ COMMITTED
 --   LK006  the lock is not held, or not with the named token
---   LK007  the lease belongs to another database
+--   LK007  the lease or the receipt belongs to another database
 --   LK008  the grant ID was used before and its lease has ended, or it was given up
 --   LK009  the transaction is not under the fence
 --   LK010  the lock is in use with another limit
@@ -715,13 +715,15 @@ BEGIN
   END IF;
 END $$;
 
--- database_id distinguishes this database from every other, even from one that was made from it as a template.
+-- database_id distinguishes this database from every other, even from one that was made from it as a template. In
+-- PL/pgSQL it keeps its plan, for outcome.
 CREATE FUNCTION database_id() RETURNS uuid
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
-  SELECT encode(substr(sha256(convert_to(i.id::text || d.oid::text, 'UTF8')), 1, 16), 'hex')::uuid
-  FROM installation i, pg_database d WHERE d.datname = current_database()
-$$;
+BEGIN
+  RETURN (SELECT encode(substr(sha256(convert_to(i.id::text || d.oid::text, 'UTF8')), 1, 16), 'hex')::uuid
+          FROM installation i, pg_database d WHERE d.datname = current_database());
+END $$;
 
 -- start_client is what a client asks once, when it starts.
 CREATE FUNCTION start_client(
@@ -3845,6 +3847,18 @@ BEGIN
   RETURN true;
 END $$;
 
+-- require_database refuses what belongs to another database. NULL: the caller does not know.
+CREATE FUNCTION require_database(p_database_id uuid, p_what text, p_hint text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+AS $$
+BEGIN
+  IF p_database_id <> database_id() THEN
+    RAISE EXCEPTION '% belongs to another database: not to schema % of database %',
+        p_what, current_schema(), current_database() USING ERRCODE = 'LK007', HINT = p_hint;
+  END IF;
+  RETURN true;
+END $$;
+
 -- refuse_fence raises the reason why a lease that is not held may not pass.
 CREATE FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text,
   p_database_id uuid, p_slot int) RETURNS void
@@ -3857,11 +3871,8 @@ DECLARE
       AND l.grant_id = p_grant_id AND l.token = p_token), ''));
   last bigint;
 BEGIN
-  IF p_database_id <> database_id() THEN
-    RAISE EXCEPTION 'the lease of lock % belongs to another database: not to schema % of database %',
-        pg_catalog.quote_literal(p_name), current_schema(), current_database()
-      USING ERRCODE = 'LK007', HINT = 'Write through the database that granted the lock.';
-  END IF;
+  ok := require_database(p_database_id, 'the lease of lock ' || pg_catalog.quote_literal(p_name),
+                         'Write through the database that granted the lock.');
   SELECT f.last_token INTO last FROM fences f WHERE f.resource = res AND f.last_token > p_token;
   IF FOUND THEN
     PERFORM raise_stale(res, p_token, last);
@@ -4061,17 +4072,19 @@ END $$;
 -- it was not and never can be. It writes the receipt once more. That waits for a transaction that is still open, and
 -- its own COMMIT waits as long as any, so the answer is as durable as a grant. If the transaction stays open for
 -- longer than lock_timeout allows, it is 55P03: nobody knows yet. A question that is idle, because its line was cut,
--- keeps the row from others for a second at most.
-CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
+-- keeps the row from others for a second at most. Another database would not have the row, whatever became of the write
+-- (I17): so the caller has to name the write's, and any other one refuses before it writes.
+CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid, p_database_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
   ok     boolean := require_read_committed() AND require_durable_commit() AND bound_rest(true);
   found_ uuid;
 BEGIN
-  IF p_receipt_id IS NULL OR p_write_id IS NULL THEN
-    ok := refuse('receipt_id or write_id', NULL, 'be a UUID');
+  IF p_receipt_id IS NULL OR p_write_id IS NULL OR p_database_id IS NULL THEN
+    ok := refuse('receipt_id, write_id or database_id', NULL, 'be a UUID');
   END IF;
+  ok := require_database(p_database_id, 'the receipt', 'Ask in the database and the schema of the write.');
   INSERT INTO receipts AS r (receipt_id, write_id, at) VALUES (p_receipt_id, gen_random_uuid(), clock_timestamp())
     ON CONFLICT (receipt_id) DO UPDATE SET at = clock_timestamp() RETURNING r.write_id INTO found_;
   RETURN found_ = p_write_id;

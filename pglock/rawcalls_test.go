@@ -113,8 +113,10 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		{"once('k', 'held', 1, " + heldID + ", NULL, '-infinity', '1 day')", invalid, "a time of the years 1 to 9999"},
 		{"once('k', 'held', 1, " + heldID + ", NULL, now(), '101 years')", invalid, "1 s to 100 years"},
 		{"once('k', 'free', 2, " + freeID + ")", "LK003", "released"},
-		{"outcome(NULL, NULL)", invalid, "be a UUID"},
-		{"outcome(" + id + ", NULL)", invalid, "be a UUID"},
+		{"outcome(NULL, " + id + ", " + id + ")", invalid, "be a UUID"},
+		{"outcome(" + id + ", NULL, " + id + ")", invalid, "be a UUID"},
+		{"outcome(" + id + ", " + id + ", NULL)", invalid, "database_id is NULL: it must be a UUID"},
+		{"outcome(" + id + ", " + id + ", " + id + ")", "LK007", "the receipt belongs to another database"},
 		{"list_locks(NULL, NULL, NULL)", "", ""},
 		{"list_locks('', true, '', NULL)", "", ""},
 		{"list_locks('', true, '', -1)", invalid, "limit is -1: it must be from 1 to 1000000"},
@@ -327,7 +329,7 @@ func TestI11_FunctionsThatNeedAFreshSnapshotRefuseAFrozenOne(t *testing.T) {
 			"give_up(" + someID + ", ARRAY['held'], ARRAY[" + heldID + "])", "give_up(" + someID +
 				", ARRAY['held'], ARRAY[" + someID + "], true)",
 			"look(" + someID + ", 'h', '1 s')", "watch('held', '1 s')", "sweep()", "outcome(" + someID + ", " + someID +
-				")",
+				", pglock.database_id())",
 			"break_lock('held', 'r', 'a')", "prune_locks()",
 			"prune_locks('0', 10)",
 		} {

@@ -27,9 +27,10 @@
 \endif
 
 -- The grant ID proves that the lease is ours, and the session key that the session is. Receipt and write are for one
--- question, after a COMMIT that was not answered. All are chosen before they are needed.
+-- question, after a COMMIT that was not answered; the database's ID keeps it from being asked elsewhere. All are chosen
+-- before they are needed.
 SELECT gen_random_uuid() AS grant_id, gen_random_uuid() AS session_key, gen_random_uuid() AS receipt_id,
-       gen_random_uuid() AS write_id \gset
+       gen_random_uuid() AS write_id, pglock.database_id() \gset
 
 -- Ask once, without waiting. \gset would unset what is NULL.
 SELECT granted, coalesce(token, 0) AS token, coalesce(more ->> 'holder', 'somebody whose turn it is') AS holder,
@@ -59,7 +60,7 @@ BEGIN;
 -- The fence comes before the first read that the write depends on.
 SELECT remaining_us
   FROM pglock.fence(:'name', :token, :'grant_id', p_receipt_id => :'receipt_id', p_write_id => :'write_id') \gset
-\echo fenced: SELECT pglock.outcome(:'receipt_id', :'write_id')
+\echo fenced: SELECT pglock.outcome(:'receipt_id', :'write_id', :'database_id')
 -- \gset fails when there is no such account.
 UPDATE accounts SET balance = balance + :'amount'::bigint WHERE id = :'account'::bigint RETURNING balance \gset
 -- seal refuses a transaction that has left the fence. COMMIT checks the lease once more.

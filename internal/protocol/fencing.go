@@ -62,10 +62,10 @@ func SealOf(schema string, resources []string) string {
 	return inSchema("SELECT {{schema}}.seal(ARRAY["+strings.Join(names, ", ")+"])", schema)
 }
 
-// Outcome asks for a receipt.
+// Outcome asks for a receipt, by its row, its write and its database.
 func Outcome(schema string) string {
 	return inSchema("SELECT {{schema}}.outcome($1::pg_catalog.text::pg_catalog.uuid, "+
-		"$2::pg_catalog.text::pg_catalog.uuid)", schema)
+		"$2::pg_catalog.text::pg_catalog.uuid, $3::pg_catalog.text::pg_catalog.uuid)", schema)
 }
 
 // GuardTable puts a table under guard, and UnguardTable takes the guard away.

@@ -8,7 +8,7 @@
 --   LK004  the owner of the request holds the lock itself DETAIL circle=self   (look reports longer circles)
 --   LK005  the transaction is not READ COMMITTED
 --   LK006  the lock is not held, or not with the named token
---   LK007  the lease belongs to another database
+--   LK007  the lease or the receipt belongs to another database
 --   LK008  the grant ID was used before and its lease has ended, or it was given up
 --   LK009  the transaction is not under the fence
 --   LK010  the lock is in use with another limit

@@ -131,13 +131,15 @@ BEGIN
   END IF;
 END $$;
 
--- database_id distinguishes this database from every other, even from one that was made from it as a template.
+-- database_id distinguishes this database from every other, even from one that was made from it as a template. In
+-- PL/pgSQL it keeps its plan, for outcome.
 CREATE FUNCTION database_id() RETURNS uuid
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
-  SELECT encode(substr(sha256(convert_to(i.id::text || d.oid::text, 'UTF8')), 1, 16), 'hex')::uuid
-  FROM installation i, pg_database d WHERE d.datname = current_database()
-$$;
+BEGIN
+  RETURN (SELECT encode(substr(sha256(convert_to(i.id::text || d.oid::text, 'UTF8')), 1, 16), 'hex')::uuid
+          FROM installation i, pg_database d WHERE d.datname = current_database());
+END $$;
 
 -- start_client is what a client asks once, when it starts.
 CREATE FUNCTION start_client(

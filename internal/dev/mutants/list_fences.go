@@ -187,6 +187,13 @@ var ofFences = []mutant{
 			"r.write_id INTO found_;\n  RETURN found_ = p_write_id;", "  SELECT r.write_id INTO found_ FROM receipts " +
 			"r WHERE r.receipt_id = p_receipt_id;\n  RETURN coalesce(found_ = p_write_id, false);"},
 	}, store, "^TestOutcome"},
+	{"I17 another database answers for a receipt", []edit{
+		{schema, "  ok := require_database(p_database_id, 'the receipt', 'Ask in the database and the schema of the " +
+			"write.');\n", ""},
+	}, store, "^TestI17_AReceiptIsRefused"},
+	{"I17 a receipt does not name its database", []edit{
+		{"fencedstore/outcome.go", "receipt.DatabaseID == uuid.Nil", "false"},
+	}, store, "^TestOutcomeEnds"},
 	{"I17 an unanswered COMMIT is called a failure", []edit{
 		{"fencedstore/write.go", "\tover, err := resolve(ctx, receipt, err, db.lookBy(o.fences[0].Lease))\n",
 			"\tover := false\n"},

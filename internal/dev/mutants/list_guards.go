@@ -95,8 +95,9 @@ var ofGuards = []mutant{
 			"DEFINER SET"},
 	}, library, "^TestI5_NoFunction|^TestOwnersGuard"},
 	{"I5 a function finds its tables where its caller says", []edit{
-		{schema, "CREATE FUNCTION database_id() RETURNS uuid\nLANGUAGE sql STABLE SECURITY DEFINER SET search_path " +
-			"FROM CURRENT", "CREATE FUNCTION database_id() RETURNS uuid\nLANGUAGE sql STABLE SECURITY DEFINER"},
+		{schema, "CREATE FUNCTION database_id() RETURNS uuid\nLANGUAGE plpgsql STABLE SECURITY DEFINER SET " +
+			"search_path FROM CURRENT", "CREATE FUNCTION database_id() RETURNS uuid\nLANGUAGE plpgsql STABLE " +
+			"SECURITY DEFINER"},
 	}, library, "^TestFunctionsThatUsersCall|^TestI5_NoFunction"},
 	{"I11 an age may be longer than time", []edit{
 		{schema, "  SELECT CASE WHEN p_value BETWEEN interval '0' AND interval '1000 years' THEN true",

@@ -397,10 +397,11 @@ var ofDeadlines = []mutant{
 	{"an outcome is planned for the values at hand", []edit{
 		{
 			schema,
-			"CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE " +
-				"SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$",
-			"CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE " +
-				"SECURITY DEFINER SET search_path FROM CURRENT AS $$",
+			"CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid, p_database_id uuid) RETURNS boolean " +
+				"LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = " +
+				"force_generic_plan AS $$",
+			"CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid, p_database_id uuid) RETURNS boolean " +
+				"LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},
 	{"a hand-over is planned for the values at hand", []edit{
