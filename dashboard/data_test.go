@@ -83,6 +83,17 @@ func TestTheListHasTheTimeOfTheServerAlsoWhereNothingIsHeld(t *testing.T) {
 	}
 }
 
+// TestI23_AStandbyShowsThePastAndSaysSo has a real one.
+func TestThePageDoesNotSayThatAllIsWellOnAStandby(t *testing.T) {
+	t.Parallel()
+	if v := dashboard.ViewIll(lockadmin.Overview{Known: 1, Well: 1}); !v.All || v.Standby {
+		t.Errorf("of a primary it says %+v", v)
+	}
+	if v := dashboard.ViewIll(lockadmin.Overview{Known: 1, Standby: true}); v.All || !v.Standby {
+		t.Errorf("of a standby it says %+v", v)
+	}
+}
+
 // The list says of each lock what why says, and begins with what is wrong in the whole database.
 func TestTheListBeginsWithWhatIsWrong(t *testing.T) {
 	t.Parallel()

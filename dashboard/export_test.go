@@ -12,6 +12,9 @@ const (
 	BreakBytes = breakBytes
 )
 
+// ViewIll is what the page says of an overview.
+var ViewIll = viewIll
+
 // SetPace makes streams faster.
 func (c *Config) SetPace(poll, quiet, piece, whole time.Duration) {
 	c.pace = defaultPace

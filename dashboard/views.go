@@ -76,14 +76,16 @@ type locksView struct {
 
 // illView is what is wrong in the whole database, the worst first.
 type illView struct {
-	Locks  []lockadmin.Summary `json:"locks"`
-	More   int                 `json:"more"`   // that may not be well either, and that nobody has looked at
-	All    bool                `json:"all"`    // every lock was looked at
-	Partly bool                `json:"partly"` // so much waits that some was not looked at
+	Locks   []lockadmin.Summary `json:"locks"`
+	More    int                 `json:"more"`    // that may not be well either, and that nobody has looked at
+	All     bool                `json:"all"`     // every lock was looked at; not on a standby
+	Partly  bool                `json:"partly"`  // so much waits that some was not looked at
+	Standby bool                `json:"standby"` // the server is one: the primary alone knows how the locks are
 }
 
 func viewIll(o lockadmin.Overview) illView {
-	return illView{Locks: o.Locks, More: o.More, All: o.Known <= 1000 && !o.Partly, Partly: o.Partly}
+	return illView{Locks: o.Locks, More: o.More, All: o.Known <= 1000 && !o.Partly && !o.Standby, Partly: o.Partly,
+		Standby: o.Standby}
 }
 
 // closed says that somebody has locked a whole table of pglock, so that nobody can read the locks.

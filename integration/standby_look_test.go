@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/dashboard"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -84,7 +87,8 @@ func (c commandOf) data(v any, args ...string) {
 
 // The commands that only read answer on a standby, with the past, and say so. What writes is refused.
 func TestI23_AStandbyShowsThePastAndSaysSo(t *testing.T) {
-	pgtest.Whole(t, "TestAStandbySaysHowFarItIsBehind", "TestAStandbyProposesNothingButToAskThePrimary")
+	pgtest.Whole(t, "TestAStandbySaysHowFarItIsBehind", "TestAStandbyProposesNothingButToAskThePrimary",
+		"TestThePageDoesNotSayThatAllIsWellOnAStandby")
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	look := newPeer(t, primary.url)
@@ -121,6 +125,7 @@ func TestI23_AStandbyShowsThePastAndSaysSo(t *testing.T) {
 	standby.catchUp(t, look)
 
 	t.Run("looks", func(t *testing.T) { standbyLooks(t, there, here, session) })
+	t.Run("the page", func(t *testing.T) { standbyOfThePage(t, primary, standby) })
 	t.Run("the primary's address", func(t *testing.T) {
 		mine := commandOf{t, program, standby.url}
 		mine.wants([]string{"why", "gone"}, "Ask the primary.", source)
@@ -230,6 +235,38 @@ func methodsLook(t *testing.T, here commandOf) {
 	}
 }
 
+// listOfPage is what the page's list says.
+type listOfPage struct {
+	Locks []json.RawMessage `json:"locks"`
+	Ill   struct {
+		All     bool `json:"all"`
+		Standby bool `json:"standby"`
+	} `json:"ill"`
+}
+
+// pageList asks a page over the server.
+func pageList(t *testing.T, on *node) (list listOfPage) {
+	t.Helper()
+	page := must.Get(dashboard.New(newAdmin(t, newPool(t, on.url))))(t)
+	defer page.Close()
+	answer := httptest.NewRecorder()
+	page.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/locks", nil))
+	if err := json.Unmarshal(answer.Body.Bytes(), &list); answer.Code != http.StatusOK || err != nil {
+		t.Errorf("%d, %v: %s", answer.Code, err, answer.Body)
+	}
+	return list
+}
+
+// standbyOfThePage: a page may lead to a standby, as after a failover. All cannot be well there.
+func standbyOfThePage(t *testing.T, primary, standby *node) {
+	if list := pageList(t, primary); len(list.Locks) == 0 || !list.Ill.All || list.Ill.Standby {
+		t.Errorf("the page of the primary says %+v", list)
+	}
+	if list := pageList(t, standby); len(list.Locks) == 0 || list.Ill.All || !list.Ill.Standby {
+		t.Errorf("the page of a standby says %+v", list)
+	}
+}
+
 // standbyRefuses has every command that writes, and every method of an Admin that does, also where nothing would be
 // written.
 func standbyRefuses(t *testing.T, here commandOf, standby *node, session string) {
@@ -284,6 +321,9 @@ func standbyOfALockedTable(t *testing.T, primary, standby *node, here commandOf)
 	here.wants([]string{"why", "gone"}, "This is a standby", "Nobody can read the tables of pglock here",
 		"A transaction on the primary has probably locked", "Ask the primary.", "-", "pg_terminate_backend")
 	here.wants([]string{"why"}, "This is a standby", "Ask the primary.", "-", "pg_terminate_backend", "All is well")
+	if list := pageList(t, standby); len(list.Locks) > 0 || !list.Ill.Standby {
+		t.Errorf("the page of a standby says of a locked table %+v", list)
+	}
 	locker.exec(t, `ROLLBACK`)
 	standby.catchUp(t, look)
 }

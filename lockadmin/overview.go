@@ -140,7 +140,7 @@ func (o *Overview) note(l *look) {
 
 // overview is that of a lock on a whole table.
 func (l *look) overview() Overview {
-	return Overview{At: l.At, Locks: []Summary{l.summary()}, Partly: true}
+	return Overview{At: l.At, Locks: []Summary{l.summary()}, Partly: true, Standby: l.Standby != nil}
 }
 
 const summariesLooked = 50

@@ -5,6 +5,8 @@ import { link } from './route.js';
 import { count, escaped, seconds, shown, showIn } from './text.js';
 import { countsOf, showVerdict } from './verdict.js';
 
+const STANDBY = 'This server is a standby: it shows the past. The primary alone knows how the locks are.';
+
 // illSection returns the section, which is hidden until show(ill, at) has something for it. at is the server's clock.
 export function illSection() {
   const words = h('p', { class: 'ill-words', role: 'status' });
@@ -23,11 +25,12 @@ export function illSection() {
     element,
     rows,
     counts: '', // what is wrong, for a summary; '' if nothing is
-    show({ locks = [], more = 0, all = false, partly = false }, at) {
+    show({ locks = [], more = 0, all = false, partly = false, standby = false }, at) {
       const came = performance.now();
       rows.show(locks.map((one) => ({ ...one, at, came })));
       this.counts = countsOf(locks);
-      write(words, this.counts || (all && more === 0 && !partly ? 'All is well.' : 'No trouble was found.'));
+      const none = all && more === 0 && !partly ? 'All is well.' : 'No trouble was found.';
+      write(words, standby ? STANDBY : this.counts || none);
       const unseen = [
         more > 0 ? `${count(more, 'more lock')} may not be well: nobody has looked.` : '',
         partly ? 'Some locks were not looked at.' : '',

@@ -152,6 +152,8 @@ func TestThePageSaysHowMuchItKnows(t *testing.T) {
 		{object{"locks": []object{}, "all": true, "more": 1}, "No trouble was found.", "1 more lock may not be well",
 			0},
 		{object{"locks": []object{}, "partly": true}, "No trouble was found.", "Some locks were not looked at.", 0},
+		{object{"locks": []object{}, "standby": true}, "This server is a standby: it shows the past. " +
+			"The primary alone knows how the locks are.", "", 0},
 		{object{"locks": one, "all": true}, "1 stuck", "", 1},
 		{object{"locks": append(one, one[0]), "more": 1300}, "2 stuck", "1,300 more locks may not be well", 1},
 		{object{"locks": everything, "partly": true}, "1 stuck", "Some locks were not looked at.", 1},
