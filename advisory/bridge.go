@@ -26,7 +26,7 @@ type Bridge struct {
 
 // Config says how the sessions of advisory locks connect. Its zero value connects as the client's pool does.
 type Config struct {
-	// ConnConfig is for a client whose pool goes through a pooler: it leads to the server itself, and to the same
+	// ConnConfig is for a client whose pool goes through a pooler: it leads to the primary itself, and to the same
 	// database. pgx.ParseConfig makes one.
 	ConnConfig *pgx.ConnConfig
 	// SessionPooler allows a pooler between the program and the server; without it a bridge returns ErrPooler. The
@@ -56,10 +56,10 @@ func New(client *pglock.Client, c Config) (*Bridge, error) {
 // An exclusive lock takes the advisory lock as pg_advisory_lock does; with pglock.WithShared it takes it as
 // pg_advisory_lock_shared does. A limit (pglock.WithLimit) is an ErrInvalid.
 //
-// Errors: those of Client.Acquire; ErrHeld (HeldError) together with ctx's error if the time was up before the advisory
-// lock was free; ErrLost or ErrReleased if the lease ended meanwhile; ErrPooler; or the failure to connect. After an
-// error neither lock is held; if ctx has ended and nobody answers at once, the client goes on giving the lease back in
-// the background.
+// Errors: those of Client.Acquire, of which ErrReadOnly may say that the session is on a standby; ErrHeld (HeldError)
+// together with ctx's error if the time was up before the advisory lock was free; ErrLost or ErrReleased if the lease
+// ended meanwhile; ErrPooler; or the failure to connect. After an error neither lock is held; if ctx has ended and
+// nobody answers at once, the client goes on giving the lease back in the background.
 func (b *Bridge) Acquire(ctx context.Context, name string, key Key, opts ...pglock.AcquireOption) (*Held, error) {
 	return b.acquire(ctx, name, key, opts, true)
 }
@@ -105,12 +105,12 @@ func (b *Bridge) acquire(
 		"be exclusive or shared: an advisory lock has no limit")); err != nil {
 		return nil, err
 	}
-	take := b.client.TryAcquire
+	take, waiting := b.client.TryAcquire, ctx
 	if wait = wait && want.MaxWait != 0; wait {
 		take = b.client.Acquire
-		if want.MaxWait > 0 {
+		if want.MaxWait > 0 { // for both; the client keeps it by itself, and names it
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, want.MaxWait)
+			waiting, cancel = b.client.ForSiblings(hooks.Key{}).WaitAtMost(ctx, want.MaxWait)
 			defer cancel()
 		}
 	}
@@ -118,7 +118,7 @@ func (b *Bridge) acquire(
 	if err != nil {
 		return nil, err
 	}
-	s, err := b.session(ctx, lease, key, want.Shared, wait)
+	s, err := b.session(waiting, lease, key, want.Shared, wait)
 	if err != nil {
 		giving, cancel := pause.Afterwards(ctx, goodbye)
 		defer cancel()
@@ -126,7 +126,7 @@ func (b *Bridge) acquire(
 		if also != nil && ctx.Err() == nil && !failure.IsOneOf(also, pglock.ErrLost, pglock.ErrReleased) {
 			err = errors.Join(err, also)
 		} // else the client gives the lease back in the background
-		return nil, failure.At(ctx, err, "advisory: acquire lock %q", name)
+		return nil, failure.At(waiting, err, "advisory: acquire lock %q", name)
 	}
 	return hold(lease, s), nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -234,6 +235,21 @@ func TestAWaitThatEndsLeavesNeitherLock(t *testing.T) {
 	}
 	ended("cancelled", take(), context.Canceled)
 	ended("WithMaxWait", take(pglock.WithMaxWait(4*time.Second)), context.DeadlineExceeded)
+}
+
+// The limit ends the wait for whichever of the two locks.
+func TestAWaitThatWithMaxWaitEndsSaysSo(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.hold(s.bridge(), "x", advisory.Bigint(1))
+	s.holding("2")
+	b := s.bridge()
+	for name, key := range map[string]advisory.Key{"x": advisory.Bigint(1), "y": advisory.Bigint(2)} {
+		_, err := b.Acquire(t.Context(), name, key, pglock.WithMaxWait(300*time.Millisecond))
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "300ms in vain (WithMaxWait)") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func TestReadersOfBothKindsHoldTogether(t *testing.T) {

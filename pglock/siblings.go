@@ -3,6 +3,7 @@ package pglock
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -39,6 +40,10 @@ func (c ofClient) Want(name string, opts []AcquireOption) (hooks.Wanted, error) 
 	r, err := c.newRequest(name, opts)
 	mode := Mode(r.Mode)
 	return hooks.Wanted{Exclusive: mode == ModeExclusive, Shared: mode == ModeShared, MaxWait: r.maxWait}, err
+}
+
+func (ofClient) WaitAtMost(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
+	return waitAtMost(ctx, most)
 }
 
 func (c ofClient) Connect(ctx context.Context, direct *pgx.ConnConfig) (*pgx.Conn, error) {

@@ -72,6 +72,9 @@ type Client[Option any] interface {
 	// Want reads the arguments of a call of Acquire, and refuses them as that does.
 	Want(name string, opts []Option) (Wanted, error)
 
+	// WaitAtMost is ctx with the limit of WithMaxWait, which the cause of its end names.
+	WaitAtMost(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc)
+
 	// Connect opens a connection as the client opens those that it has besides the pool, of another configuration if
 	// direct is not nil. It is the caller's to close.
 	Connect(ctx context.Context, direct *pgx.ConnConfig) (*pgx.Conn, error)
