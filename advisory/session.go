@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 const (
@@ -41,10 +42,12 @@ func (s *session) open(ctx context.Context, pooled bool) error {
 	var hash int32
 	var extended int64
 	var set string
+	var standby bool
 	err := s.conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid(),
 		pg_catalog.set_config('idle_session_timeout', $1::text, false),
-		pg_catalog.hashtext($2::text), pg_catalog.hashtextextended($2::text, $3::bigint)`, pgx.QueryExecModeExec,
-		strconv.FormatInt(s.idle.Milliseconds(), 10), s.key.text, s.key.first).Scan(&s.pid, &set, &hash, &extended)
+		pg_catalog.hashtext($2::text), pg_catalog.hashtextextended($2::text, $3::bigint),
+		pg_catalog.pg_is_in_recovery()`, pgx.QueryExecModeExec, strconv.FormatInt(s.idle.Milliseconds(), 10),
+		s.key.text, s.key.first).Scan(&s.pid, &set, &hash, &extended, &standby)
 	if err != nil {
 		return fmt.Errorf("prepare the session: %w", err)
 	}
@@ -52,6 +55,10 @@ func (s *session) open(ctx context.Context, pooled bool) error {
 		return fmt.Errorf("%w: the connection names backend %d, but backend %d answers: "+
 			"give Config.ConnConfig one that leads to the server itself",
 			ErrPooler, s.conn.PgConn().PID(), s.pid)
+	}
+	if standby { // which takes advisory locks without complaint
+		return fmt.Errorf("%w: a standby has its own advisory locks: give Config.ConnConfig one that leads to the "+
+			"primary (target_session_attrs=read-write)", pglock.ErrReadOnly)
 	}
 	s.number = s.key.number(hash, extended)
 	return nil

@@ -192,6 +192,22 @@ func TestABridgeRefusesAPooler(t *testing.T) {
 	must.Note(t, held.Release(t.Context()))
 }
 
+// A standby takes advisory locks without complaint, and they exclude nobody on the primary.
+func TestABridgeRefusesAStandby(t *testing.T) {
+	t.Parallel()
+	primary := newPrimary(t)
+	standby := newStandby(t, primary)
+	config := must.Get(pgx.ParseConfig(standby.url))(t)
+	c := newClient(t, newPool(t, primary.url))
+	bridge := must.Get(advisory.New(c, advisory.Config{ConnConfig: config}))(t)
+	if _, err := bridge.TryAcquire(t.Context(), "x", advisory.Bigint(1)); !errors.Is(err, pglock.ErrReadOnly) {
+		t.Errorf("a bridge to a standby: %v, want ErrReadOnly", err)
+	}
+	if !one[bool](t, newPeer(t, primary.url), "SELECT NOT EXISTS (SELECT FROM pglock.list_locks())") {
+		t.Error("the lease is left")
+	}
+}
+
 // A write over the session of the advisory lock whose wait for the synchronous standby was cancelled is not told as
 // done.
 func TestI17_CancelledStandbyWaitOfAnAdvisoryWriteIsUnknown(t *testing.T) {

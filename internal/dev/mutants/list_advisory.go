@@ -36,6 +36,9 @@ var ofAdvisory = []mutant{
 	{"advisory: a pooler is not noticed", []edit{
 		{"advisory/session.go", "if !pooled && ", "if pooled && "},
 	}, bridging, "^TestAPooler"},
+	{"advisory: a lock on a standby is taken for one", []edit{
+		{"advisory/session.go", "\tif standby { //", "\tif standby && false { //"},
+	}, integration, "^TestABridgeRefusesAStandby"},
 	{"advisory: nobody reads", []edit{
 		{"advisory/held.go", "_, err := h.session.conn.WaitForNotification(ctx)",
 			"err := error(nil)\n\t\t<-ctx.Done()"},
