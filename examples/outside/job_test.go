@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedhttp"
 	"github.com/pglock-dev/pglock/fencedstore/reversible"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -62,6 +63,43 @@ func TestFileIsReplacedOnlyFromWhatWasSeen(t *testing.T) {
 		if now, err := f.read(); err != nil || now != tc.left {
 			t.Errorf("%s: there is %q, %v; want %q", name, now, err, tc.left)
 		}
+	}
+}
+
+func TestARequestWaitsForItsPredecessorForSoLongOnly(t *testing.T) {
+	t.Parallel()
+	asked, free := make(chan struct{}, 2), make(chan struct{})
+	defer close(free)
+	service := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		asked <- struct{}{}
+		<-free // whatever ends
+	})
+	handler, err := protect(t.Context(), pgtest.Database(t).Pool(t), service, 3*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(token string) chan int {
+		r := httptest.NewRequest(http.MethodPut, "/page", nil)
+		r.Header.Set(fencedhttp.Header, token)
+		return must.Go(func() int {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			return w.Code
+		})
+	}
+	first := ask("1")
+	select {
+	case <-asked:
+	case status := <-first:
+		t.Fatalf("the service was not asked: status %d", status)
+	}
+	select {
+	case status := <-ask("2"):
+		if status != http.StatusServiceUnavailable {
+			t.Errorf("status %d, want 503", status)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it waits without a limit")
 	}
 }
 

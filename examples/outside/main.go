@@ -67,7 +67,7 @@ func story(ctx context.Context, s *stage.Stage) (shown string, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	service := &page{}
-	handler, err := protect(ctx, s.Pool, service)
+	handler, err := protect(ctx, s.Pool, service, 10*time.Second)
 	if err != nil {
 		return "", err
 	}
