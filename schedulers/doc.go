@@ -31,7 +31,7 @@
 //
 // Do does the work and notes the slot in one transaction. So the work of a slot is committed once, or not at all. If
 // the process dies or the work fails, nothing of it remains, and the replicas that wait for the lock try it, one after
-// the other. A slot is lost only if it fails in all of them, or if no replica runs then.
+// the other. With Do a slot is lost only if it fails in all of them, or if no replica runs then.
 //
 // Begin and End are for jobs that cannot write in the transaction of Do, and for schedulers whose interface has no
 // place for it. After End nobody begins the slot again. If the process dies between Begin and End, a replica that waits

@@ -24,7 +24,8 @@
 //
 // gocron's interface sets these limits:
 //
-//   - A job that fails or panics counts as done, because gocron releases the lock in the same way.
+//   - A job that fails or panics counts as done, because gocron releases the lock in the same way. So does a run that
+//     gocron.BeforeJobRunsSkipIfBeforeFuncErrors leaves out: no replica runs the job for that slot.
 //   - If the process dies in the middle, the next replica that waits runs the job from its beginning, and repeats what
 //     it has done outside a transaction.
 //   - If a job loses its lease, because its process was paused or cut off, nobody stops it, and another replica may run
