@@ -216,7 +216,7 @@ func (p *tab) refusal() string {
 // A break whose answer was lost has perhaps ended the lease. The page must not deny it when the next one has the lock.
 func TestABreakWithoutAnAnswerIsNotDenied(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	s.hold("app-1", "nightly")
 	s.queue("app-2", "nightly")
 	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
