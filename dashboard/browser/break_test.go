@@ -242,7 +242,7 @@ func TestABreakWithoutAnAnswerIsNotDenied(t *testing.T) {
 // Nor must it repeat what the server says of a second try.
 func TestASecondBreakDoesNotDenyTheFirst(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, asAlice()...)
+	s := newStage(t, asAlice)
 	s.hold("app-1", "nightly")
 	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
 	p.expect("504 (Gateway Timeout)")
