@@ -83,10 +83,10 @@
 // application has to close the connection: with pgx by tx.Conn().Close; with database/sql by returning
 // driver.ErrBadConn from the function of sql.Conn.Raw. The stores do that themselves.
 //
-// A write within a write of the same resource, or of the same key, would wait for itself. A store refuses it
-// (pglock.ErrInvalid) if it has the context that the callback was given, or one made of it, as a goroutine may that
-// outlives the callback: it needs another. A write with another context, or within a transaction of Guard, waits until
-// its time limit.
+// A write within a write of the same resource, or of the same key, would wait for itself. While the callback runs a
+// store refuses such a write (pglock.ErrInvalid) under the callback's context or one made of it. So a goroutine that
+// outlives the callback needs another context. Under another context, or within a transaction of Guard, the write waits
+// until its time limit.
 //
 // # Unknown outcomes
 //

@@ -215,9 +215,9 @@ func (p *pace) note(took time.Duration) {
 	p.nanoseconds.Store(int64(took))
 }
 
-// allow is a limit that an answer over this network can keep.
+// allow is a limit that an answer over this network can keep, also to a statement that has to be prepared.
 func (p *pace) allow(limit time.Duration) time.Duration {
-	return min(max(limit, 2*time.Duration(p.nanoseconds.Load())), protocol.Patience)
+	return min(max(limit, 3*time.Duration(p.nanoseconds.Load())), protocol.Patience)
 }
 
 // lenient ends as its context does, but tells of no deadline before this moment. The pool lets its ping of an idle

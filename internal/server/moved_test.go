@@ -322,7 +322,7 @@ func TestWhoHasLittleTimeClosesNoConnectionOfThePool(t *testing.T) {
 }
 
 // Over a network on which every answer takes longer than a second, too, the pool keeps a connection that it asks for
-// somebody who has little time.
+// somebody who has little time, and one that serves a step aside.
 func TestASlowNetworkClosesNoConnectionOfThePool(t *testing.T) {
 	t.Parallel()
 	p := startPair(t, firstHost)
@@ -330,10 +330,11 @@ func TestASlowNetworkClosesNoConnectionOfThePool(t *testing.T) {
 	query := func(ctx context.Context) error { return p.Query(ctx, protocol.Step{SQL: "select 1"}) }
 	must.Do(t, query(t.Context()))
 	p.late.Store(true)
-	for range 3 { // until it counts
+	for range 6 { // until it counts
 		must.Do(t, query(t.Context()))
 	}
 	before := p.pool.Stat()
+	must.Note(t, p.Aside(t.Context(), protocol.Step{SQL: "select 2"}))
 	p.asks.Store(true)
 	brief, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()

@@ -153,7 +153,7 @@ var ofConnections = []mutant{
 			"for limit := protocol.Patience; s.pool.Stat().IdleConns() > 1000; {"},
 	}, "./internal/server", "^TestASilentLeader"},
 	{"a slow network closes connections of the pool", []edit{
-		{"internal/server/moved.go", "2*time.Duration(p.nanoseconds.Load())", "0"},
+		{"internal/server/moved.go", "3*time.Duration(p.nanoseconds.Load())", "0"},
 	}, "./internal/server", "^TestASlowNetwork"},
 	{"the leader is asked over a connection that may be silent", []edit{
 		{"internal/lending/lender.go", "\tif order == Fresh {\n\t\treturn l.race(ctx, order)\n\t}\n", ""},
