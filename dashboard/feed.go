@@ -111,7 +111,8 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 		}
 		began := time.Now()
 		now := d.look(ctx, q)
-		if !bytes.Equal(now.fingerprint, seen) || now.err == nil && q.name != "" && began.Sub(told) >= d.config.pace.again {
+		again := now.err == nil && q.name != "" && began.Sub(told) >= d.config.pace.again
+		if again || !bytes.Equal(now.fingerprint, seen) {
 			next := d.stateOf(ctx, q, now)
 			if ctx.Err() != nil {
 				return

@@ -24,8 +24,8 @@ func read(t *testing.T, path ...string) string {
 	return string(text)
 }
 
-// options gives the exported options of a package.
-func options(t *testing.T, dir string) (names []string) {
+// options gives the exported options of a package, and the fields of its Config.
+func options(t *testing.T, dir string) (names, fields []string) {
 	t.Helper()
 	files := must.Get(filepath.Glob(filepath.Join(root, dir, "*.go")))(t)
 	for _, path := range files {
@@ -38,18 +38,35 @@ func options(t *testing.T, dir string) (names []string) {
 				names = append(names, f.Name.Name)
 			}
 		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if s, is := n.(*ast.TypeSpec); is && s.Name.Name == "Config" {
+				for _, f := range s.Type.(*ast.StructType).Fields.List {
+					for _, name := range f.Names {
+						if name.IsExported() {
+							fields = append(fields, name.Name)
+						}
+					}
+				}
+			}
+			return true
+		})
 	}
-	return names
+	return names, fields
 }
 
 func TestConfigurationNamesEveryOption(t *testing.T) {
 	t.Parallel()
 	page := read(t, "docs", "configuration.md")
-	for dir, least := range map[string]int{"pglock": 5, "fencedstore": 5, "dashboard": 5, "leader": 4, "advisory": 0,
+	for dir, least := range map[string]int{"pglock": 5, "fencedstore": 5, "dashboard": 7, "leader": 4, "advisory": 2,
 		"migrations": 1, "schedulers": 3, "otelpglock": 3} {
-		found := options(t, dir)
-		if len(found) < least {
-			t.Errorf("package %s: only the options %v were found", dir, found)
+		found, fields := options(t, dir)
+		if len(found)+len(fields) < least {
+			t.Errorf("package %s: only the options %v and %v were found", dir, found, fields)
+		}
+		for _, name := range fields {
+			if !regexp.MustCompile("(?m)^\\| (`" + dir + "\\.Config`: )?`" + name + "`").MatchString(page) {
+				t.Errorf("docs/configuration.md does not name %s.Config.%s", dir, name)
+			}
 		}
 		for _, name := range found {
 			if !regexp.MustCompile(`\b` + dir + `\..*\b` + name + `\b`).MatchString(page) {
