@@ -1,10 +1,14 @@
 package fencedstore_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/must"
@@ -46,5 +50,24 @@ func TestI17_AReceiptIsRefusedInAnotherDatabase(t *testing.T) {
 	}
 	if outcome, err := b.store.Outcome(t.Context(), kept); outcome != fencedstore.OutcomeCommitted || err != nil {
 		t.Errorf("I17: at home: %q, %v", outcome, err)
+	}
+}
+
+// The keys of another database say nothing of the work here: that one of the same text was done there, or would be
+// forgotten there.
+func TestAKeyThatIsDoneInAnotherDatabaseIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	b, other := newBench(t), newBench(t)
+	nothing := func(context.Context, pgx.Tx) error { return nil }
+	must.Do(t, other.store.Once(t.Context(), other.acquire(t, "job"), "k", nothing))
+	lease := b.acquire(t, "job")
+	old := other.store.With(fencedstore.WithRetention(time.Now().Add(-time.Hour), time.Second))
+	for what, err := range map[string]error{
+		"a key that was done there":         other.store.Once(t.Context(), lease, "k", nothing),
+		"a key that would be too old there": old.Once(t.Context(), lease, "old", nothing),
+	} {
+		if !errors.Is(err, pglock.ErrWrongDatabase) || errors.Is(err, pglock.ErrOutcomeUnknown) {
+			t.Errorf("%s, under a lease of another database: %v, want an ErrWrongDatabase", what, err)
+		}
 	}
 }

@@ -3,7 +3,8 @@
 -- once passes the fence and notes the key, in the transaction that does the work. is_first false: it was done before,
 -- and the caller rolls back. It locks what fence locks, and then the key: a second caller waits for the end of the
 -- first one's transaction. A known key is answered without a lock; but at SERIALIZABLE, where a look for a key that is
--- not there would be in the way of everybody who notes another, only after the fence.
+-- not there would be in the way of everybody who notes another, only after the fence. The keys of another database say
+-- nothing of the work of this lease.
 CREATE FUNCTION once(
   p_key text, p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_of timestamptz DEFAULT NULL, p_keep interval DEFAULT NULL, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
@@ -24,6 +25,10 @@ BEGIN
   IF old OR pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'serializable' THEN
     SELECT d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at
       FROM {{schema}}.done_keys d WHERE d.key OPERATOR(pg_catalog.=) p_key;
+    IF FOUND OR old THEN
+      ok := {{schema}}.require_database(p_database_id, pg_catalog.concat('the lease of lock ',
+        pg_catalog.quote_literal(p_name)), 'Write through the database that granted the lock.');
+    END IF;
     IF FOUND THEN
       RETURN;
     ELSIF old THEN

@@ -223,6 +223,9 @@ var ofFences = []mutant{
 		{"fencedstore/outcome.go", "receipt.ID == uuid.Nil || receipt.Write == uuid.Nil", "receipt.ID == uuid.Nil && " +
 			"receipt.Write == uuid.Nil"},
 	}, store, "^TestOutcomeEnds"},
+	{"the keys of another database are those of the lease", []edit{
+		{schema, "    IF FOUND OR old THEN\n", "    IF false THEN\n"},
+	}, store, "^TestAKeyThatIsDone"},
 	{"I3 the same key is done twice", []edit{
 		{schema, "  once.is_first := FOUND;", "  once.is_first := true;"},
 	}, integration, "^TestOnce"},
