@@ -4,7 +4,7 @@ import { mark, write } from './dom.js';
 
 const MEANS = {
   ok: 'As it should be.',
-  busy: 'Somebody waits, and the holder lives: nobody knows how far its work is.',
+  busy: 'Somebody waits. The holder lives, and nobody knows how far its work is; or its lease ends in a moment.',
   note: 'Good to know.',
   warning: 'Something is wrong, and nobody waits in vain yet.',
   stuck: 'Somebody waits in vain, or soon will.',
