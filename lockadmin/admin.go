@@ -22,8 +22,9 @@ var (
 	ErrNotFound = errors.New("lockadmin: lock not found")
 	// ErrNotHeld: there is no lease to break, or it has another token than the named one.
 	ErrNotHeld = errors.New("lockadmin: lock is not held")
-	// ErrInUse: Prune found the table of locks in use for as long as its ctx allowed.
-	ErrInUse = errors.New("lockadmin: table of locks is in use")
+	// ErrInUse: Prune or SetHistory found the table of locks, or the record of the installation, in use for as long as
+	// its ctx allowed.
+	ErrInUse = errors.New("lockadmin: table of locks is in use, or the record of the installation")
 )
 
 // Admin looks at the locks of one schema, and breaks them. It has no goroutines and nothing to close, and is safe for

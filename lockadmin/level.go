@@ -71,8 +71,8 @@ func (a *Admin) HistorySettings(ctx context.Context) (HistorySettings, error) {
 // leaves alone what the change does not name, and returns the settings. It writes an event of EventLevel.
 //
 // A change of the level needs the table of locks for a moment. It waits for those who write to the table for at most a
-// tenth of a second, while others queue behind it, and then tries again until ctx ends. The database user needs the
-// role pglock_admin.
+// tenth of a second, while others queue behind it, and then tries again until ctx ends. So it does with those who have
+// locked the record of the installation. The database user needs the role pglock_admin.
 //
 // Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ErrReadOnly, ctx's error, or the connection's failure.
 func (a *Admin) SetHistory(ctx context.Context, c HistoryChange) (HistorySettings, error) {

@@ -32,7 +32,7 @@ type Pruned struct {
 	Locks     int64
 	Events    int64
 	Leftovers int64
-	Waits     int           // how often it found the table of locks in use
+	Waits     int           // how often it found the table of locks, or the record of the installation, in use
 	EventAge  time.Duration // the age of events from which on they were removed
 }
 
@@ -40,16 +40,17 @@ type Pruned struct {
 type PruneOptions struct {
 	Idle     *time.Duration // remove locks that have been free for longer; nil: DefaultIdle, a day
 	EventAge *time.Duration // remove events of the history that are older; nil: HistorySettings.Keep
-	OnInUse  func()         // called once, when Prune finds the table of locks in use and waits for its writers
+	OnInUse  func()         // called once, when Prune finds either of these in use and waits for its writers
 }
 
 // Prune removes locks that have long been free and that nobody waits for, old events, and leftovers: tickets and
 // sessions of dead clients, notes of requests that were given up, receipts older than a week, and expired keys of
 // work done once. It never removes held locks or fences, and never lowers a token.
 //
-// It removes a thousand locks at a time, and locks their whole table for that moment. While others keep the table in
-// use it tries again until ctx ends. What it has removed by then stays removed and is returned with the error; the
-// next call continues. The database user needs the role pglock_admin.
+// It removes a thousand locks at a time, and locks their whole table for that moment. It removes a thousand events at a
+// time, and notes in the record of the installation how far it went. While others keep that table or that record in use
+// it tries again until ctx ends. What it has removed by then stays removed and is returned with the error; the next
+// call continues. The database user needs the role pglock_admin.
 //
 // Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ErrReadOnly, ctx's error, or the connection's failure.
 func (a *Admin) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
@@ -74,7 +75,7 @@ type pruner struct {
 	PruneOptions
 	admin *Admin
 	done  Pruned
-	inUse bool // the last try found the table of locks in use
+	inUse bool // the last try found the table of locks, or the record of the installation, in use
 }
 
 // run begins with the history, which needs the role: who lacks it removes nothing. It sweeps before the locks, because
@@ -110,11 +111,28 @@ func (p *pruner) events(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if next != nil && *next == after { // somebody else has locked the record
+			p.found()
+			if !pause.Exactly(ctx, pauseAfterTry) {
+				return ctx.Err()
+			}
+			continue
+		}
+		p.inUse = false
 		p.done.Events += n
 		if next == nil {
 			return nil
 		}
 		after = *next
+	}
+}
+
+// found notes that a try has found in use what it needs.
+func (p *pruner) found() {
+	p.inUse = true
+	p.done.Waits++
+	if p.done.Waits == 1 && p.OnInUse != nil {
+		p.OnInUse()
 	}
 }
 
@@ -125,11 +143,7 @@ func (p *pruner) locks(ctx context.Context) error {
 		n, next, err := p.call(ctx, protocol.PruneLocks(p.admin.schema), p.Idle.Seconds(), namesAtOnce, after)
 		switch {
 		case protocol.LockedOut(err):
-			p.inUse = true
-			p.done.Waits++
-			if p.done.Waits == 1 && p.OnInUse != nil {
-				p.OnInUse()
-			}
+			p.found()
 		case err != nil:
 			return err
 		default:

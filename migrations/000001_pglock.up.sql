@@ -6206,8 +6206,10 @@ $$;
 
 -- prune_history removes entries that are older than p_older; NULL: older than the history is kept. A call is one step:
 -- it looks at no more than p_limit entries after the one with the id p_after, the oldest first. It returns how many
--- went, and next: pass that to the following step, each in a transaction by itself, until it is NULL. It locks only
--- what it removes, and waits for nobody.
+-- went, and next: pass that to the following step, each in a transaction by itself, until it is NULL. It locks what it
+-- removes and, if there is anything, the record of the installation: nothing goes without the mark history_pruned, or
+-- it would look as if somebody had changed the record. It waits for nobody: while somebody else has locked that record
+-- it removes nothing, and next is p_after.
 CREATE FUNCTION prune_history(
   p_older interval DEFAULT NULL, p_limit int DEFAULT 1000, p_after bigint DEFAULT 0, OUT removed bigint,
   OUT next bigint)
@@ -6215,21 +6217,27 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
-  ok   boolean := require_read_committed()
+  ok    boolean := require_read_committed()
     AND (p_older IS NULL OR is_age('older', p_older)) AND is_count('limit', p_limit, 1, 100000);
-  upto timestamptz := clock_timestamp() - coalesce(p_older, (SELECT i.history_keep FROM installation i));
+  upto  timestamptz := clock_timestamp() - coalesce(p_older, (SELECT i.history_keep FROM installation i));
+  aged  bigint[];
 BEGIN
-  WITH page AS MATERIALIZED (
-      SELECT e.id, e.at < upto AS old FROM events e WHERE e.id > coalesce(p_after, 0) ORDER BY e.id LIMIT p_limit),
-    gone AS (
-      DELETE FROM events e WHERE e.id = ANY (ARRAY(
-        SELECT o.id FROM events o JOIN page p ON p.id = o.id WHERE p.old FOR UPDATE OF o SKIP LOCKED)) RETURNING e.id)
-    SELECT (SELECT pg_catalog.count(*) FROM gone), CASE WHEN pg_catalog.count(*) = p_limit AND bool_or(p.old) THEN pg_catalog.max(p.id) END
-      INTO removed, next FROM page p;
-  IF removed > 0 THEN
-    UPDATE installation i SET history_pruned = upto FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
-      WHERE i.one = mine.one AND (i.history_pruned IS NULL OR i.history_pruned < upto);
+  SELECT pg_catalog.array_agg(p.id) FILTER (WHERE p.old), CASE WHEN pg_catalog.count(*) = p_limit AND bool_or(p.old) THEN pg_catalog.max(p.id) END
+    INTO aged, next FROM (
+      SELECT e.id, e.at < upto AS old FROM events e WHERE e.id > coalesce(p_after, 0) ORDER BY e.id LIMIT p_limit) p;
+  removed := 0;
+  IF aged IS NULL THEN
+    RETURN;
   END IF;
+  UPDATE installation i SET history_pruned = upto FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
+    WHERE i.one = mine.one AND (i.history_pruned IS NULL OR i.history_pruned < upto);
+  IF (SELECT i.history_pruned >= upto FROM installation i) IS NOT TRUE THEN
+    next := coalesce(p_after, 0);
+    RETURN;
+  END IF;
+  DELETE FROM events e WHERE e.id = ANY (ARRAY(
+    SELECT o.id FROM events o WHERE o.id = ANY (aged) FOR UPDATE SKIP LOCKED));
+  GET DIAGNOSTICS removed = ROW_COUNT;
 END $$;
 
 

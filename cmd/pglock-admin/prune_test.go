@@ -298,15 +298,8 @@ func TestPruneOfATableThatStaysInUseRemovesNoLockAndSaysWhoUsesIt(t *testing.T) 
 	if strings.Count(a.stderr, "for whoever writes to it") != 1 {
 		t.Errorf("it said %q", a.stderr)
 	}
-	_, query, found := strings.Cut(a.stderr, "\n  SELECT a.pid")
-	if !found {
-		t.Fatalf("no query in %q", a.stderr)
-	}
-	query = "SELECT a.pid" + query
-	var mode string
-	if err := db.Conn(t).QueryRow(t.Context(), "SELECT mode FROM ("+query+") q").Scan(&mode); err != nil ||
-		mode != "RowExclusiveLock" {
-		t.Errorf("the query of the hint finds %q, %v", mode, err)
+	if mode := foundByHint(t, db, a.stderr); mode != "RowExclusiveLock" {
+		t.Errorf("the query of the hint finds %q", mode)
 	}
 	p := decode[cli.Problem](t, in(t, db.URL(), "prune", "--timeout", "6s", "-o", "json").want(t,
 		cli.ExitFailure).stderr)

@@ -81,9 +81,15 @@ var ofHistory = []mutant{
 		},
 	}, administration, "^TestLocksTell"},
 	{"history: a step of pruning has no bound", []edit{
-		{schema, "WHERE e.id > coalesce(p_after, 0) ORDER BY e.id LIMIT p_limit),", "WHERE e.id > coalesce(p_after, " +
-			"0)),"},
+		{schema, "WHERE e.id > coalesce(p_after, 0) ORDER BY e.id LIMIT p_limit) p;",
+			"WHERE e.id > coalesce(p_after, 0)) p;"},
 	}, administration, "^TestTheHistoryIsPruned"},
+	{"history: what is pruned leaves no mark while somebody has locked the record", []edit{
+		{schema, "IF (SELECT i.history_pruned >= upto FROM installation i) IS NOT TRUE THEN", "IF false THEN"},
+	}, administration, "^TestNoEntryGoes"},
+	{"history: a prune that finds nothing old locks the record", []edit{
+		{schema, "removed := 0; IF aged IS NULL THEN RETURN; END IF;", "removed := 0;"},
+	}, administration, "^TestAPruneThatFindsNothing"},
 	{"history: clients do not prune", []edit{
 		{schema, "  IF p_history THEN\n", "  IF false THEN\n"},
 	}, administration, "^TestTheHistoryIsPruned"},

@@ -22,7 +22,7 @@ type PruneView struct {
 	Leftovers int64 `json:"leftovers"` // rows that sweep() removes
 	Idle      int64 `json:"idle_ms"`
 	Older     int64 `json:"events_older_than_ms"`
-	Waits     int   `json:"waits"` // how often the table of locks was in use
+	Waits     int   `json:"waits"` // how often the table of locks, or the record, was in use
 }
 
 func NewPrune(o *cli.Options) *cobra.Command {
@@ -34,8 +34,8 @@ func NewPrune(o *cli.Options) *cobra.Command {
 that are older than the history is kept (pglock-admin record), and leftovers of dead sessions, old requests, old writes
 and work done once. Held locks and fences are never removed, and tokens never go back.
 
-While others use the table of locks, prune tries again until --timeout. What it has removed by then stays removed, and
-the next run goes on from there. docs/operations.md says how long others wait for it.
+While others use the table of locks, or the record of the installation, prune tries again until --timeout. What it has
+removed by then stays removed, and the next run goes on from there. docs/operations.md says how long others wait for it.
 
 You need the role pglock_admin.`,
 		Example: `  pglock-admin prune
@@ -52,8 +52,9 @@ You need the role pglock_admin.`,
 			}
 			opts := lockadmin.PruneOptions{Idle: &idle, OnInUse: func() {
 				if o.Output == cli.OutputTable {
-					fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: the table of locks is in use; waiting up to "+
-						"--timeout (%s) for whoever writes to it\n", shown.Duration(o.Timeout))
+					fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: the table of locks is in use, or the record of the "+
+						"installation; waiting up to --timeout (%s) for whoever writes to it\n",
+						shown.Duration(o.Timeout))
 				}
 			}}
 			if cmd.Flags().Changed("events") {
@@ -83,8 +84,9 @@ func explainPrune(ctx context.Context, o *cli.Options, v PruneView, err error) e
 	switch {
 	case errors.Is(err, lockadmin.ErrInUse):
 		return cli.Errorf(cli.ExitFailure, "a quieter time, or a longer --timeout. prune waits for VACUUM, and for "+
-			"open transactions that have acquired,\n  renewed or released a lock. Who they are:\n"+writersOfLocks(o),
-			"the table of locks is in use; %s, after %s", v.removed(), cli.Count(int64(v.Waits), "wait"))
+			"open transactions that have acquired,\n  renewed or released a lock, or advanced the epoch. Who they "+
+			"are:\n"+whoWrites(o), "the table of locks is in use, or the record of the installation; %s, after %s",
+			v.removed(), cli.Count(int64(v.Waits), "wait"))
 	case late:
 		return cli.Errorf(cli.ExitFailure, cli.Again+", which goes on from there, or a longer --timeout",
 			"%s (--timeout) was too short to remove everything; %s", shown.Duration(o.Timeout), v.removed())
@@ -97,13 +99,18 @@ func explainPrune(ctx context.Context, o *cli.Options, v PruneView, err error) e
 	return err
 }
 
-// writersOfLocks is the SQL that finds who keeps the table of locks in use.
-func writersOfLocks(o *cli.Options) string {
+// whoWrites is the SQL that finds who keeps in use the table of locks, or the record of the installation: of this also
+// who has only locked it.
+func whoWrites(o *cli.Options) string {
+	table := func(name string) string {
+		return "'" + strings.ReplaceAll(pgx.Identifier{o.Schema, name}.Sanitize(), "'", "''") + "'::regclass"
+	}
 	return "  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, l.mode, a.query\n" +
 		"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
-		"  WHERE l.relation = '" + strings.ReplaceAll(pgx.Identifier{o.Schema, "locks"}.Sanitize(), "'", "''") +
-		"'::regclass AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())\n" +
-		"  AND l.granted AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')"
+		"  WHERE (l.relation = " + table("locks") + " AND l.mode <> 'RowShareLock' OR l.relation = " +
+		table("installation") + ")\n" +
+		"  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())\n" +
+		"  AND l.granted AND l.mode <> 'AccessShareLock'"
 }
 
 func (v PruneView) removed() string {

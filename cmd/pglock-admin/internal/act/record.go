@@ -47,8 +47,9 @@ prune, remove events older than --keep. docs/history.md says what the levels cos
 					Keep: keep, Actor: cmp.Or(by, cli.Actor())})
 				if errors.Is(err, lockadmin.ErrInUse) {
 					return cli.Errorf(cli.ExitFailure, "a quieter time, or a longer --timeout. Who they are:\n"+
-						writersOfLocks(o), "nothing was changed within %s (--timeout): open transactions have "+
-						"written to the table of locks", shown.Duration(o.Timeout))
+						whoWrites(o), "nothing was changed within %s (--timeout): open transactions have "+
+						"written to the table of locks, or to the record of the installation",
+						shown.Duration(o.Timeout))
 				}
 				if err != nil {
 					return err
