@@ -171,6 +171,23 @@ func TestASignalEndsTheWaitForTheLock(t *testing.T) {
 	}
 }
 
+func TestASignalEndsTheQuestionWhetherTheKeyIsDone(t *testing.T) {
+	db := pgtest.Parallel(t)
+	slow := must.Get(db.Conn(t).Begin(t.Context()))(t)
+	must.Get(slow.Exec(t.Context(), `LOCK TABLE pglock.done_keys IN SHARE ROW EXCLUSIVE MODE`))(t)
+	p := running(t, db.URL(), line("a --once k --timeout 1m", sh("echo never"))...)
+	pgtest.Eventually(t, "run asks whether the key is done", func() bool {
+		return ask[bool](t, db,
+			`SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'pglock.done_keys'::regclass AND NOT granted)`)
+	})
+	p.signal(t, syscall.SIGTERM)
+	if out := p.ends(t, run.ExitSignal+15, "interrupted by terminated; COMMAND has not run"); out != "" {
+		t.Errorf("the command says %q", out)
+	}
+	in(t, db.URL(), "list").want(t, cli.ExitOK, "no lock is held")
+	must.Do(t, slow.Rollback(t.Context()))
+}
+
 func TestWhatTheCommandLeavesRunningEndsBeforeTheLockIsFree(t *testing.T) {
 	db := pgtest.Parallel(t)
 	// The one that stays says when it was asked to end, and goes on until it is killed.

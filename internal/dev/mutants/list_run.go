@@ -63,9 +63,13 @@ var ofRuns = []mutant{
 			"slices.Clone(signals)"},
 	}, command, "^TestRunGivesItsCommand"},
 	{"run: nobody asks whether the key is done", []edit{
-		{"cmd/pglock-admin/internal/run/runner_unix.go", "\t\tif err := r.isDone(ctx); err != nil {",
-			"\t\tif err := r.isDone(ctx); err != nil && err == nil {"},
+		{"cmd/pglock-admin/internal/run/runner_unix.go", "\tif err := heeding(ctx, r.signals, r.isDone); err != nil {",
+			"\tif err := heeding(ctx, r.signals, r.isDone); err != nil && err == nil {"},
 	}, command, "^TestAKey"},
+	{"run: nobody hears a signal while run asks whether the key is done", []edit{
+		{"cmd/pglock-admin/internal/run/runner_unix.go", "\tif err := heeding(ctx, r.signals, r.isDone); err != nil {",
+			"\tif err := r.isDone(ctx); err != nil {"},
+	}, command, "^TestASignalEndsTheQuestion"},
 	{"run: a key is done when its command has failed", []edit{
 		{"cmd/pglock-admin/internal/run/runner_unix.go", "\tcase r.ended.Signal != 0:\n\t\treturn cli.Silent(",
 			"\tcase r.errand.marks && r.mark(ctx) != nil, r.ended.Signal != 0:\n\t\treturn cli.Silent("},

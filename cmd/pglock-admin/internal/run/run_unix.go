@@ -78,8 +78,15 @@ func runUnderLock(o *cli.Options, cmd *cobra.Command, e *errand) (err error) {
 		return err
 	}
 	defer cli.CloseSoon(pool)
-	client, lease, err := acquire(ctx, o, pool, e, signals)
-	if err != nil {
+	var client *pglock.Client
+	var lease *pglock.Lease
+	if err := heeding(ctx, signals, func(ctx context.Context) (err error) {
+		client, lease, err = acquire(ctx, o, pool, e)
+		return err
+	}); err != nil {
+		if client != nil {
+			_ = client.Close(ctx) // also what was granted; at worst it runs out
+		}
 		return err
 	}
 	notes := newNotes(cmd.ErrOrStderr())
@@ -123,11 +130,11 @@ type signalled struct{ syscall.Signal }
 
 func (s signalled) Error() string { return "interrupted by " + s.Signal.String() }
 
-// acquire makes the client, which the caller closes, and takes the lock. Any signal ends the wait.
-func acquire(ctx context.Context, o *cli.Options, pool *pgxpool.Pool, e *errand, signals <-chan os.Signal) (
-	client *pglock.Client, lease *pglock.Lease, err error,
-) {
+// heeding calls f before the command is started. Any signal ends the context of f, and whatever f answers then, the
+// command does not run.
+func heeding(ctx context.Context, signals <-chan os.Signal, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	over, heard := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(heard)
@@ -137,17 +144,19 @@ func acquire(ctx context.Context, o *cli.Options, pool *pgxpool.Pool, e *errand,
 		case <-over:
 		}
 	}()
-	defer func() {
-		close(over)
-		<-heard
-		if s, is := errors.AsType[signalled](context.Cause(ctx)); is {
-			err = ending(ExitSignal+int(s.Signal), cli.Again, "%v; COMMAND has not run", s)
-		}
-		cancel(nil)
-		if err != nil && client != nil {
-			_ = client.Close(context.WithoutCancel(ctx)) // also what was granted; at worst it runs out
-		}
-	}()
+	err := f(ctx)
+	close(over)
+	<-heard
+	if s, is := errors.AsType[signalled](context.Cause(ctx)); is {
+		return ending(ExitSignal+int(s.Signal), cli.Again, "%v; COMMAND has not run", s)
+	}
+	return err
+}
+
+// acquire makes the client, which the caller closes if there is a lease, and takes the lock.
+func acquire(ctx context.Context, o *cli.Options, pool *pgxpool.Pool, e *errand) (
+	client *pglock.Client, lease *pglock.Lease, err error,
+) {
 	short, done := o.Bounded(ctx)
 	defer done()
 	client, err = pglock.New(short, pool, pglock.WithSchema(o.Schema), pglock.WithDefaultHolder(holderOf(e.command[0])))

@@ -51,7 +51,7 @@ const minderPatience = 2 * time.Second
 // run runs the command, and marks its key. What it gives has the exit code.
 func (r *runner) run(ctx context.Context) error {
 	if r.errand.marks {
-		if err := r.isDone(ctx); err != nil {
+		if err := heeding(ctx, r.signals, r.isDone); err != nil {
 			return err
 		}
 	}
