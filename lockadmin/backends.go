@@ -98,14 +98,21 @@ func (a *Admin) Backends(ctx context.Context, name string) ([]Backend, error) {
 	return backends, failed(ctx, err, "find the backends of lock %q", name)
 }
 
-func scanBackend(rows pgx.Rows) (b Backend, err error) {
+func scanBackend(rows pgx.Rows) (Backend, error) {
+	b, _, err := scanBackendAt(rows)
+	return b, err
+}
+
+// scanBackendAt also reads the time to which its ages count.
+func scanBackendAt(rows pgx.Rows) (b Backend, at time.Time, err error) {
 	err = rows.Scan(null(&b.Slot), null(&b.Token), null(&b.Holder), &b.Use, null(&b.Resource), null(&b.PID),
 		null(&b.User), null(&b.Application), &b.Hidden, null(&b.Client), moment(&b.StartedAt), null(&b.State),
 		micros(&b.InState), micros(&b.Transaction), micros(&b.Query), null(&b.WaitsFor), null(&b.MayEnd),
-		null(&b.Statement), null(&b.Prepared), &b.BlockedBy, null(&b.BlockedByPrepared), null(&b.BlockedAt))
+		null(&b.Statement), null(&b.Prepared), &b.BlockedBy, null(&b.BlockedByPrepared), null(&b.BlockedAt),
+		moment(&at))
 	if b.Use == BackendHeartbeat { // it holds nothing
 		b.Statement = ""
 	}
 	b.InState, b.Transaction, b.Query = max(0, b.InState), max(0, b.Transaction), max(0, b.Query)
-	return b, err
+	return b, at, err
 }

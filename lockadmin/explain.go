@@ -122,7 +122,7 @@ func (l *look) readHolders(r *reader, q *protocol.Queries) {
 		return
 	}
 	l.Last = nil
-	known := livesOf(rows(r, q.HolderLives, livesArgs(l.leases), scanHolderLife))
+	known := livesOf(rows(r, q.HolderLives, livesArgs(l.leases), l.scanHolderLife))
 	for i, h := range l.Holders {
 		l.Holders[i].HolderLife = known[leaseOf(h.LockInfo)]
 	}
@@ -142,7 +142,7 @@ func (l *look) factsOf(i pglock.LockInfo) HolderFacts {
 }
 
 func (l *look) readProcesses(r *reader, q *protocol.Queries) {
-	l.Processes = append(l.Processes, rows(r, q.Backends, []any{l.Lock}, scanBackend)...)
+	l.Processes = append(l.Processes, rows(r, q.Backends, []any{l.Lock}, l.scanBackend)...)
 	if slices.ContainsFunc(l.Processes, func(b Backend) bool { return b.Hidden }) {
 		l.Unseen = append(l.Unseen, "the statements and states of other users' connections: that takes the role "+
 			"pg_read_all_stats")
@@ -163,7 +163,7 @@ func (l *look) using(uses ...BackendUse) (found []Backend) {
 
 // readWaits reads what the holders wait for.
 func (l *look) readWaits(r *reader, q *protocol.Queries) {
-	l.Waits = rows(r, q.Waits, []any{l.Lock}, scanWait)
+	l.Waits = rows(r, q.Waits, []any{l.Lock}, l.scanWait)
 	l.Circle = circle(l.Lock, l.Waits)
 }
 
@@ -176,7 +176,7 @@ func (l *look) readQueue(r *reader, q *protocol.Queries) {
 	var last Waiter
 	for l.nobodyYet(r) {
 		page := rows(r, q.Waiters, []any{l.Lock, waitersRead, last.Lock, last.Ticket, last.Place, "", "", "", nil, "",
-			nil, "name"}, scanWaiter)
+			nil, "name"}, l.scanWaiter)
 		l.count(page)
 		if len(page) < waitersRead {
 			break
@@ -237,6 +237,10 @@ func (l *look) scanGranted(r pgx.Rows) (pglock.LockInfo, error) {
 	if i.Held && i.Slot == 0 {
 		l.granted = ticket
 	}
+	if i.Held {
+		l.reckon(lists.SeenAt(pglock.LockInfo(i)), &i.LongestWait)
+		i.Remaining = max(0, i.ExpiresAt.Sub(l.At))
+	}
 	return pglock.LockInfo(i), err
 }
 
@@ -245,8 +249,10 @@ func scanBrokenGuard(r pgx.Rows) (g BrokenGuard, err error) {
 	return g, err
 }
 
-func scanWait(r pgx.Rows) (w Wait, err error) {
+func (l *look) scanWait(r pgx.Rows) (w Wait, err error) {
+	var at time.Time
 	err = r.Scan(&w.Holds, &w.Waiter, &w.Session, &w.SameOwner, &w.Ticket, &w.For, micros(&w.Waiting),
-		null(&w.Holder), null(&w.HolderSession), null(&w.Token), null(&w.By), micros(&w.HeldFor), &w.AnyOf)
+		null(&w.Holder), null(&w.HolderSession), null(&w.Token), null(&w.By), micros(&w.HeldFor), &w.AnyOf, moment(&at))
+	l.reckon(at, &w.Waiting, &w.HeldFor)
 	return w, err
 }

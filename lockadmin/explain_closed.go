@@ -3,6 +3,7 @@ package lockadmin
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -17,9 +18,11 @@ type tableLock struct {
 	waitsFor []int // processes, while it does not have the lock yet
 }
 
-func scanTableLock(r pgx.Rows) (t tableLock, err error) {
+func (l *look) scanTableLock(r pgx.Rows) (t tableLock, err error) {
+	var at time.Time
 	err = r.Scan(&t.table, null(&t.PID), null(&t.Prepared), null(&t.User), null(&t.Application), null(&t.State),
-		micros(&t.Transaction), null(&t.Statement), micros(&t.InState), &t.waitsFor)
+		micros(&t.Transaction), null(&t.Statement), micros(&t.InState), &t.waitsFor, moment(&at))
+	l.reckon(at, &t.Transaction, &t.InState)
 	slices.Sort(t.waitsFor)
 	t.waitsFor = slices.Compact(t.waitsFor) // 0 for each prepared transaction
 	t.Query, t.Hidden, t.MayEnd = t.InState, t.State == "" && t.Prepared == "", true
@@ -34,7 +37,7 @@ var (
 
 // lockers reads who has locked tables of pglock in some modes, the oldest transaction first.
 func (l *look) lockers(r *reader, modes []string, tables ...string) []tableLock {
-	found := rows(r, protocol.TableLocks, []any{l.schema, tables, modes}, scanTableLock)
+	found := rows(r, protocol.TableLocks, []any{l.schema, tables, modes}, l.scanTableLock)
 	slices.SortStableFunc(found, func(a, b tableLock) int { return cmp.Compare(b.Transaction, a.Transaction) })
 	return found
 }

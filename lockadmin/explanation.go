@@ -10,7 +10,7 @@ import (
 // Explanation says how one lock is, what is wrong with it and what to do next. Verdicts are conclusions in plain words;
 // the rest are the facts behind them. All texts have names, labels and statements as they are: whoever shows
 // them escapes them. Only commands are quoted, so that a shell may read them. Times are the server's, in
-// UTC.
+// UTC, and all ages are of the time At.
 type Explanation struct {
 	Lock     string    `json:"lock"`
 	Standby  *Standby  `json:"standby,omitempty"` // the server is one: all this is about the past

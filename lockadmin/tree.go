@@ -56,7 +56,7 @@ func (o Obstructed) MarshalJSON() ([]byte, error) {
 
 // readTree reads what is in the way of the first in the queue, and whose way this lock is in.
 func (l *look) readTree(r *reader, q *protocol.Queries) {
-	l.Obstructed = rows(r, q.Obstructed, []any{l.Lock}, scanObstructed)
+	l.Obstructed = rows(r, q.Obstructed, []any{l.Lock}, l.scanObstructed)
 	if l.Queue.Alive == nil {
 		return
 	}
@@ -64,7 +64,7 @@ func (l *look) readTree(r *reader, q *protocol.Queries) {
 		if o.Lock == "" {
 			l.clear = o.Since
 		} else {
-			o.For = max(0, l.At.Sub(o.Since))
+			o.For = l.ago(o.Since)
 			l.Obstacles = append(l.Obstacles, o)
 		}
 	}
@@ -76,8 +76,9 @@ func scanObstacle(rows pgx.Rows) (o Obstacle, err error) {
 	return o, err
 }
 
-func scanObstructed(rows pgx.Rows) (o Obstructed, err error) {
-	err = rows.Scan(&o.Lock, &o.Ticket, &o.Holder, moment(&o.Since), micros(&o.Waiting))
+func (l *look) scanObstructed(rows pgx.Rows) (o Obstructed, err error) {
+	err = rows.Scan(&o.Lock, &o.Ticket, &o.Holder, moment(&o.Since))
+	o.Waiting = l.ago(o.Since)
 	return o, err
 }
 

@@ -93,14 +93,15 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 	ORDER BY 2 NULLS LAST, 3 DESC, 1 LIMIT 20`
 
 // TableLocks tells who has locked one of some tables of a schema in one of some modes, or wants to: the process or the
-// prepared transaction, its table, what pg_stat_activity shows of it, and whom it waits for itself: everybody else
-// queues behind it then.
+// prepared transaction, its table, what pg_stat_activity shows of it, whom it waits for itself (everybody else queues
+// behind it then), and the server's time, to which ages count.
 const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::pg_catalog.text, k.pid, p.gid,
 		coalesce(a.usename, p.owner)::pg_catalog.text, a.application_name, a.state,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) coalesce(a.xact_start, p.prepared)) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
 		CASE WHEN a.backend_start IS NOT NULL THEN pg_catalog.left(a.query, 1000) END,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) coalesce(a.state_change, p.prepared)) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
-		CASE WHEN NOT k.granted THEN pg_catalog.pg_blocking_pids(k.pid) END
+		CASE WHEN NOT k.granted THEN pg_catalog.pg_blocking_pids(k.pid) END,
+		(EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
 	FROM pg_catalog.pg_locks k
 		JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) k.relation
 		JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace AND n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.text

@@ -164,14 +164,15 @@ func NewQueries(schema string) *Queries {
 			FROM {{schema}}.list_fences($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.text, $5::pg_catalog.text,
 				$6::pg_catalog.text::pg_catalog.interval, $7::pg_catalog.text)`),
 		Backends: in(`SELECT slot, token, holder, use, resource, pid, db_user, application_name, hidden, client_addr, {{at started_at}}, state,
-				state_us, transaction_us, query_us, waits_for, may_end, query, gid, blocked_by, blocked_by_gid, blocked_at
+				state_us, transaction_us, query_us, waits_for, may_end, query, gid, blocked_by, blocked_by_gid, blocked_at,
+				{{at pg_catalog.clock_timestamp()}}
 			FROM {{schema}}.list_backends($1::pg_catalog.text)`),
 		Waits: in(`SELECT holds, waiter, session_id::pg_catalog.text, same_owner, ticket, waits_for, waiting_us, holder,
-				holder_session_id::pg_catalog.text, holder_token, holder_name, held_us, any_of
+				holder_session_id::pg_catalog.text, holder_token, holder_name, held_us, any_of, {{at pg_catalog.clock_timestamp()}}
 			FROM {{schema}}.list_waits($1::pg_catalog.text)`),
 		Obstacles: in(`SELECT name, token, ticket, mode, subtree, holder, session_id::pg_catalog.text, {{at since}}
 			FROM {{schema}}.list_obstacles($1::pg_catalog.text)`),
-		Obstructed: in(`SELECT name, ticket, holder, {{at enqueued_at}}, waiting_us
+		Obstructed: in(`SELECT name, ticket, holder, {{at enqueued_at}}
 			FROM {{schema}}.list_obstructed($1::pg_catalog.text)`),
 		BrokenGuards: in(`SELECT table_name, resource, coalesce(key_column, ''), problem
 			FROM {{schema}}.broken_guards($1::pg_catalog.text)`),

@@ -115,6 +115,9 @@ var ofLists = []mutant{
 	{"why: a history without hand-overs says how many there were", []edit{
 		{"lockadmin/explain.go", "&n, &all); all {", "&n, &all); true {"},
 	}, administration, "^TestExplainSaysThatTheLockIsHanded"},
+	{"why: what was read late is older than what was read before", []edit{
+		{"lockadmin/reckon.go", "*age-at.Sub(l.At)", "*age"},
+	}, administration, "^TestTheAgesOfALook"},
 	{"why: the next in the queue is to blame for a history that is locked", []edit{
 		{"lockadmin/verdicts_table.go", "if n < 0 || since", "if n < 1 || since"},
 	}, administration, "^TestExplainNamesWhoeverKeepsTheHistory"},
