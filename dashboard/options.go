@@ -28,7 +28,7 @@ type Config struct {
 	// Auth asks the application who sends a request, before anything else is done with it. An error refuses the
 	// request: with 403 if it is ErrForbidden, otherwise with 401. The answer does not contain the error. Auth is
 	// called from many goroutines, also for every file of the page. To show a form for the login instead of a refusal,
-	// put the Dashboard behind the application's own middleware.
+	// put the Dashboard behind the application's own middleware. Nil, without People: everybody is let in.
 	Auth func(*http.Request) (Identity, error)
 	// People are let in instead, each by a password or a token. Nil, or at least one.
 	People []Person

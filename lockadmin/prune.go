@@ -79,9 +79,11 @@ type pruner struct {
 }
 
 // run begins with the history, which needs the role: who lacks it removes nothing. It sweeps before the locks, because
-// one with waiters is not pruned; it prunes the locks last, because it may have to wait for their table.
+// one with waiters is not pruned; it prunes the locks late, because it may have to wait for their table. Where somebody
+// has locked the record it comes back to the history at the end.
 func (p *pruner) run(ctx context.Context) error {
-	if err := p.events(ctx); err != nil {
+	over, err := p.events(ctx, false)
+	if err != nil {
 		return err
 	}
 	for more := true; more; {
@@ -92,15 +94,19 @@ func (p *pruner) run(ctx context.Context) error {
 		p.done.Leftovers += n
 		more = n >= sweptAtOnce // otherwise there were fewer of each kind
 	}
-	return p.locks(ctx)
+	if err := p.locks(ctx); err != nil || over {
+		return err
+	}
+	_, err = p.events(ctx, true)
+	return err
 }
 
-// events goes through the history from its old end, step by step.
-func (p *pruner) events(ctx context.Context) error {
+// events goes through the history from its old end, step by step, or until it would have to wait. over: to the end.
+func (p *pruner) events(ctx context.Context, wait bool) (over bool, err error) {
 	if p.EventAge == nil {
 		s, err := p.admin.historySettings(ctx)
 		if err != nil {
-			return err
+			return false, err
 		}
 		p.EventAge = &s.Keep
 	}
@@ -109,19 +115,22 @@ func (p *pruner) events(ctx context.Context) error {
 	for {
 		n, next, err := p.call(ctx, protocol.PruneHistory(p.admin.schema), p.EventAge.Seconds(), eventsAtOnce, after)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if next != nil && *next == after { // somebody else has locked the record
 			p.found()
+			if !wait {
+				return false, nil
+			}
 			if !pause.Exactly(ctx, pauseAfterTry) {
-				return ctx.Err()
+				return false, ctx.Err()
 			}
 			continue
 		}
 		p.inUse = false
 		p.done.Events += n
 		if next == nil {
-			return nil
+			return true, nil
 		}
 		after = *next
 	}

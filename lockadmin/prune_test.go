@@ -1,7 +1,12 @@
 package lockadmin_test
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
@@ -32,7 +37,7 @@ func TestNoEntryGoesWithoutTheMarkThatEntriesWerePruned(t *testing.T) {
 			}
 			waited := lockadmin.PruneOptions{OnInUse: func() { must.Do(t, slow.Rollback(t.Context())) }}
 			p, err := admin.Prune(t.Context(), waited)
-			if err != nil || p.Events != 6 || p.Waits == 0 {
+			if err != nil || p.Events+p.Leftovers != 6 || p.Waits == 0 { // the sweep prunes, too
 				t.Errorf("%+v, %v; want six entries pruned after a wait", p, err)
 			}
 			v, err := admin.Verify(t.Context(), "a")
@@ -51,4 +56,59 @@ func TestAPruneThatFindsNothingOldLocksNoRecord(t *testing.T) {
 	must.Get(prune.Exec(t.Context(), `SELECT pglock.prune_history()`))(t)
 	execute(t, conn, `SELECT FROM pglock.installation FOR UPDATE NOWAIT`)
 	must.Do(t, prune.Commit(t.Context()))
+}
+
+// While somebody has locked the record of the installation, or the history, only the history has to wait.
+func TestAPruneOfAHistoryThatWaitsIsInNobodysWay(t *testing.T) {
+	t.Parallel()
+	begin := func(t *testing.T, db *pgtest.DB, statement string) pgx.Tx {
+		tx := must.Get(db.Conn(t).Begin(t.Context()))(t)
+		must.Get(tx.Exec(t.Context(), statement))(t)
+		return tx
+	}
+	old := func(t *testing.T, db *pgtest.DB) *pgx.Conn {
+		conn := db.Conn(t)
+		execute(t, conn, `INSERT INTO pglock.events (kind, lock_name, token, at) VALUES ('takeover', 'a', 1, '2020-01-01')`)
+		return conn
+	}
+	t.Run("the record", func(t *testing.T) {
+		db := pgtest.Parallel(t)
+		conn := old(t, db)
+		grant(t, conn, "free", "one", "1 h", "").release(t, conn)
+		operator := begin(t, db, `SELECT FROM pglock.installation FOR UPDATE`)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		admin, done := newAdmin(t, db.Pool(t)), make(chan error, 1)
+		var p lockadmin.Pruned
+		go func() {
+			var err error
+			p, err = admin.Prune(ctx, lockadmin.PruneOptions{Idle: new(time.Duration)})
+			done <- err
+		}()
+		pgtest.Eventually(t, "the free lock is pruned", func() bool {
+			return column(t, conn, `SELECT count(*)::text FROM pglock.locks`)[0] == "0"
+		})
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) || p.Locks != 1 || p.Events != 0 || p.Waits == 0 {
+			t.Errorf("%+v, %v; want the free lock pruned, and no entry", p, err)
+		}
+		must.Do(t, operator.Rollback(t.Context()))
+	})
+	t.Run("the history", func(t *testing.T) {
+		db := pgtest.Parallel(t)
+		conn := old(t, db)
+		reader := begin(t, db, `LOCK TABLE pglock.events IN SHARE MODE`)
+		admin, done := newAdmin(t, db.Pool(t)), make(chan error, 1)
+		go func() {
+			_, err := admin.Prune(t.Context(), lockadmin.PruneOptions{})
+			done <- err
+		}()
+		pgtest.Eventually(t, "the prune waits for the history", func() bool {
+			return column(t, conn, `SELECT count(*)::text FROM pg_locks
+				WHERE NOT granted AND relation = 'pglock.events'::regclass`)[0] == "1"
+		})
+		execute(t, conn, `SELECT FROM pglock.installation FOR UPDATE NOWAIT`)
+		must.Do(t, reader.Rollback(t.Context()))
+		must.Do(t, <-done)
+	})
 }

@@ -140,7 +140,14 @@ func (l *look) next() string {
 	if l.Queue.Alive == nil {
 		return "then it is free: nobody waits for it"
 	}
-	return say("then %s gets it, the first of %s", l.Queue.Alive.Holder, count(l.alive(), "waiter"))
+	first := l.Queue.Alive
+	switch n := len(l.Holders) - 1; {
+	case n > 0 && first.Mode != pglock.ModeLimit:
+		return say("then %s still waits for %s", first.Holder, several(n, "the other holder", "%d other holders"))
+	case len(l.Obstacles) > 0:
+		return say("then %s still waits for %s", first.Holder, word(l.Obstacles[0].Lock))
+	}
+	return say("then %s gets it, the first of %s", first.Holder, count(l.alive(), "waiter"))
 }
 
 func count(n int, what string) string { return several(n, "1 "+what, "%d "+what+"s") }

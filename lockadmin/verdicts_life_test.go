@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // A holder that gives no sign of life keeps nobody for longer than its lease: whoever waits gets the lock before a
@@ -20,8 +22,9 @@ func TestNobodyIsStuckForAMoment(t *testing.T) {
 	}{
 		"more than a moment is left": {lookAt(left(soon+time.Millisecond)).queued(time.Second, true), whyStopped,
 			SeverityStuck},
-		"the lease ends":         {lookAt(left(soon)).queued(time.Second, true), whyStopped, SeverityBusy},
-		"that of one of two":     {lookAt(holderOf(0), left(soon)).queued(time.Second, true), whyStopped, SeverityBusy},
+		"the lease ends": {lookAt(left(soon)).queued(time.Second, true), whyStopped, SeverityBusy},
+		"that of one of two": {lookAt(holderOf(0), left(soon)).queuedAs(pglock.ModeLimit), whyStopped,
+			SeverityBusy},
 		"nobody waits":           {lookAt(left(soon)), whyStopped, SeverityWarning},
 		"its renewal hangs":      {hangs, whyHeartbeat, SeverityStuck},
 		"its write stands there": {besideWrite(left(soon)), whyIdle, SeverityStuck},
@@ -33,8 +36,32 @@ func TestNobodyIsStuckForAMoment(t *testing.T) {
 		}
 		if v.Severity == SeverityBusy && (len(c.look.Verdicts) != 1 || len(v.Steps) != 1 ||
 			v.Steps[0].Command != "why report" ||
-			!strings.HasSuffix(v.Text, " In 3s the lease ends; then app-2/reporter[963] gets it, the first of 1 waiter.")) {
+			!strings.HasSuffix(v.Text, " In 3s the lease ends; then app-2/reporter[963] gets it, the first of 1 "+
+				"waiter.")) {
 			t.Errorf("%s: %+v", name, c.look.Verdicts)
+		}
+	}
+}
+
+// queuedAs is queued for somebody who waits with that mode.
+func (l *look) queuedAs(mode pglock.Mode) *look {
+	l.queued(time.Second, true).Queue.Alive.Mode = mode
+	return l
+}
+
+// Whoever needs more than this lease is not said to get the lock when it ends.
+func TestWhoStillWaitsForOthersDoesNotGetTheLock(t *testing.T) {
+	t.Parallel()
+	soonOver := holderOf(30*time.Second - soon)
+	two, below := lookAt(holderOf(0), soonOver), lookAt(soonOver)
+	below.Obstacles = []Obstacle{{Lock: "report/1"}}
+	for want, l := range map[string]*look{
+		"then app-2/reporter[963] still waits for the other holder.": two.queuedAs(pglock.ModeExclusive),
+		"then app-2/reporter[963] still waits for report/1.":         below.queuedAs(pglock.ModeExclusive),
+	} {
+		l.conclude()
+		if v := l.Verdicts[0]; v.Severity != SeverityBusy || !strings.HasSuffix(v.Text, want) {
+			t.Errorf("%s: %s, want …%s", v.Severity, v.Text, want)
 		}
 	}
 }

@@ -153,8 +153,8 @@ func TestI11_ExtensionsThatMakeNoSenseAreRefusedByTheServer(t *testing.T) {
 	}
 }
 
-// Guard extends the lease inside a transaction, which has a connection of the pool, and a write may check its lease: with
-// every connection taken they must not wait.
+// Guard extends the lease inside a transaction, which has a connection of the pool, and a write may check its lease:
+// with every connection taken they must not wait.
 func TestExtendAndCheckNeedNoConnectionOfThePool(t *testing.T) {
 	db := pgtest.Parallel(t)
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })

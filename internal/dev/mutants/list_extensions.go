@@ -78,7 +78,7 @@ var ofExtensions = []mutant{
 	{"extension: it needs a connection of the pool", []edit{
 		{"pglock/extend.go", "\tselect {\n\tcase <-h.done:\n\t\treturn func", "\tif _, err := l.Check(ctx); err != " +
 			"nil {\n\t\treturn nil, err\n\t}\n\tselect {\n\tcase <-h.done:\n\t\treturn func"},
-	}, library, "^TestExtendNeeds"},
+	}, library, "^TestExtendAndCheckNeed"},
 
 	{"I16 a time limit is not told", []edit{
 		{"fencedstore/opening.go", "\tif o.limit > 0 {\n\t\tlimit =", "\tif o.limit < 0 {\n\t\tlimit ="},

@@ -101,7 +101,7 @@ func overviewRest(all lockadmin.Overview, limit int) (lines []string) {
 		counts += shown.Either(all.Well == 0, ", none well", fmt.Sprintf(", %d well", all.Well))
 	}
 	if all.Busy > 0 {
-		counts += fmt.Sprintf(", %d %sBUSY (somebody waits, and the holder lives)", all.Busy,
+		counts += fmt.Sprintf(", %d %sBUSY (somebody waits; the holder lives, or its lease ends in a moment)", all.Busy,
 			shown.Either(ill, "of them ", ""))
 	}
 	switch {

@@ -17,7 +17,8 @@ func NewWhy(o *cli.Options) *cobra.Command {
 		Short: "Say what is wrong, and what to do next",
 		Long: `Without a name, show the locks of the database that are not well, the worst first: who is the cause and since when, and
 the first thing to do. STUCK: somebody waits in vain, or soon will. WARNING: something is wrong, and nobody waits in vain
-yet. BUSY: somebody waits, and the holder lives. Of more than 1,000 locks it may miss a dead holder that nobody waits for.
+yet. BUSY: somebody waits; the holder lives, or its lease ends in a moment. Of more than 1,000 locks it may miss a dead
+holder that nobody waits for.
 
 With a name, explain one lock in plain words: who holds it and whether that program is alive, who waits, what blocks it in
 PostgreSQL, what happened before, and what to do next, as commands to paste. If nobody has used the lock, it names similar
