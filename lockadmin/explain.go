@@ -54,6 +54,7 @@ type look struct {
 	granted int64       // the ticket of the exclusive one
 	past    *past       // of all looks of the same call
 	history []tableLock // who has locked the history, if the next grant needs it
+	wanted  bool        // whoever is to blame for a table does not have its lock yet
 }
 
 func (a *Admin) look(name string) *look {

@@ -16,16 +16,25 @@ type tableLock struct {
 	Backend
 	table    string
 	waitsFor []int // processes, while it does not have the lock yet
+	holds    bool  // it has locked a table to change something, which its end undoes
+	inTheWay []inTheWay
+}
+
+// inTheWay is a process that somebody waits for who wants to lock a table.
+type inTheWay struct {
+	Backend
+	writes bool // it has passed a fence
 }
 
 func (l *look) scanTableLock(r pgx.Rows) (t tableLock, err error) {
 	var at time.Time
 	err = r.Scan(&t.table, null(&t.PID), null(&t.Prepared), null(&t.User), null(&t.Application), null(&t.State),
-		micros(&t.Transaction), null(&t.Statement), micros(&t.InState), &t.waitsFor, moment(&at))
+		micros(&t.Transaction), null(&t.Statement), micros(&t.InState), &t.waitsFor, moment(&at), &t.holds)
 	l.reckon(at, &t.Transaction, &t.InState)
 	slices.Sort(t.waitsFor)
 	t.waitsFor = slices.Compact(t.waitsFor) // 0 for each prepared transaction
 	t.Query, t.Hidden, t.MayEnd = t.InState, t.State == "" && t.Prepared == "", true
+	t.BlockedBy = t.waitsFor
 	return t, err
 }
 
@@ -35,10 +44,44 @@ var (
 	closedToWriters = append([]string{"ExclusiveLock", "ShareRowExclusiveLock", "ShareLock"}, closedToReaders...)
 )
 
-// lockers reads who has locked tables of pglock in some modes, the oldest transaction first.
+func (l *look) scanInTheWay(r pgx.Rows) (w inTheWay, err error) {
+	var at time.Time
+	err = r.Scan(&w.PID, null(&w.User), null(&w.Application), null(&w.State), micros(&w.Transaction),
+		micros(&w.InState), moment(&at), &w.writes)
+	l.reckon(at, &w.Transaction, &w.InState)
+	w.Use, w.Query, w.Hidden, w.MayEnd = BackendBlocker, w.InState, w.State == "", true
+	return w, err
+}
+
+// lockers reads who has locked tables of pglock in some modes, or wants to: whoever waits for another of them last, and
+// the oldest transaction first.
 func (l *look) lockers(r *reader, modes []string, tables ...string) []tableLock {
 	found := rows(r, protocol.TableLocks, []any{l.schema, tables, modes}, l.scanTableLock)
-	slices.SortStableFunc(found, func(a, b tableLock) int { return cmp.Compare(b.Transaction, a.Transaction) })
+	var pids []int32
+	second := func(t tableLock) bool {
+		return slices.ContainsFunc(found, func(o tableLock) bool {
+			return o.PID != 0 && slices.Contains(t.waitsFor, o.PID)
+		})
+	}
+	slices.SortStableFunc(found, func(a, b tableLock) int {
+		return cmp.Or(cmp.Compare(boolean(second(a)), boolean(second(b))), cmp.Compare(b.Transaction, a.Transaction))
+	})
+	for _, t := range found {
+		for _, pid := range t.waitsFor {
+			pids = append(pids, int32(pid))
+		}
+	}
+	if len(pids) == 0 {
+		return found
+	}
+	all := rows(r, protocol.InTheWay, []any{l.schema, pids}, l.scanInTheWay)
+	for n, t := range found {
+		for _, w := range all {
+			if slices.Contains(t.waitsFor, w.PID) {
+				found[n].inTheWay = append(found[n].inTheWay, w)
+			}
+		}
+	}
 	return found
 }
 
@@ -71,7 +114,7 @@ func (l *look) ofHistory(r *reader, f func(*reader)) (unseen string) {
 		t := l.past.by[0]
 		if unseen += ": " + about(t.Backend); len(t.waitsFor) > 0 {
 			unseen = what + say("somebody wants to lock its table: %s, which waits for %s", about(t.Backend),
-				processes(t.waitsFor))
+				t.others())
 		}
 		unseen += "; a break waits for that, too"
 	}

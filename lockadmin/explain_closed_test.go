@@ -94,7 +94,7 @@ func TestExplainNamesWhoeverKeepsTheHistoryFromTheNextGrant(t *testing.T) {
 	}
 }
 
-// Somebody may want to lock the history, and wait for others: those are in the way.
+// Somebody may want to lock the history, and wait for others: both are named, and whoever waits loses least.
 func TestExplainNamesThoseWhoKeepWhoeverWantsToLockTheHistory(t *testing.T) {
 	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
@@ -109,9 +109,62 @@ func TestExplainNamesThoseWhoKeepWhoeverWantsToLockTheHistory(t *testing.T) {
 		e := must.Get(admin.Explain(t.Context(), "report"))(t)
 		v := e.Verdicts[0]
 		return v.Kind == "history" && strings.Contains(v.Text, fmt.Sprintf("server process %d ", pid)) &&
-			strings.Contains(v.Text, fmt.Sprintf("It waits itself, for process %d.", reader)) &&
-			v.Steps[0].Command == fmt.Sprintf("SELECT pg_terminate_backend(%d)", reader)
+			strings.Contains(v.Text, fmt.Sprintf("It waits for process %d", reader)) &&
+			v.Steps[0].Command == fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid) &&
+			v.Steps[1].Command == fmt.Sprintf("SELECT pg_terminate_backend(%d)", reader)
 	})
+}
+
+// Somebody waits for a lock of a whole table, behind the healthy write of a holder: the write is not to be ended, unless
+// whoever waits would lose something.
+func TestWhoeverWaitsForAWholeTableIsToBeEnded(t *testing.T) {
+	t.Parallel()
+	for what, did := range map[string]string{"nothing": "", "a change": "CREATE TABLE changed (id int)"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			admin := newAdmin(t, db.Pool(t))
+			execute(t, db.Conn(t),
+				`SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')`)
+			_, writer := openly(t, db,
+				"SELECT pglock.fence(l.name, l.token, l.grant_id) FROM pglock.locks l WHERE l.name = 'report'")
+			wants, pid := openly(t, db)
+			if did != "" {
+				execute(t, wants, did)
+			}
+			behind(t, db, wants, "LOCK TABLE pglock.locks")
+			first, last := pid, writer
+			if did != "" {
+				first, last = writer, pid
+			}
+			end := func(pid uint32) string { return fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid) }
+			e := must.Get(admin.Explain(t.Context(), "report"))(t)
+			v := e.Verdicts[0]
+			if v.Kind != "table" || v.Steps[0].Command != end(first) || v.Steps[1].Command != end(last) ||
+				!strings.HasPrefix(v.Who, fmt.Sprintf("process %d", first)) {
+				t.Errorf("%s: %s: %+v", v.Who, v.Text, v.Steps)
+			}
+			if !strings.Contains(v.Text, fmt.Sprintf("server process %d ", pid)) ||
+				!strings.Contains(v.Text, "waits for a lock of the whole table locks") ||
+				!strings.Contains(v.Text, fmt.Sprintf("It waits for process %d", writer)) ||
+				!strings.HasSuffix(v.Text, "(a fenced write).") {
+				t.Error(v.Text)
+			}
+			var all lockadmin.Overview
+			pgtest.Eventually(t, "the transaction is older than a moment", func() bool {
+				all = must.Get(admin.Overview(t.Context(), 20))(t)
+				return len(all.Locks) == 1
+			})
+			if s := all.Locks[0]; s.Text != "somebody waits to lock a whole table" || s.Who != v.Who ||
+				s.Next.Command != end(first) {
+				t.Errorf("the overview says %+v", s)
+			}
+			execute(t, db.Conn(t), v.Steps[0].Command)
+			pgtest.Eventually(t, "the others go on", func() bool {
+				return did != "" || must.Get(admin.Explain(t.Context(), "report"))(t).State == lockadmin.LockHeld
+			})
+		})
+	}
 }
 
 // A grant that waits for the history has locked the lock's row meanwhile. Whoever it waits for is to blame.

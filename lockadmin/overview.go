@@ -212,6 +212,12 @@ func (l *look) summary() Summary {
 	if v.perhaps() {
 		s.Text = "perhaps a " + s.Text
 	}
+	if l.wanted && v.Kind == whyTable {
+		s.Text = "somebody waits to lock a whole table"
+	}
+	if l.wanted && v.Kind == whyHistory {
+		s.Text = "somebody waits to lock the history"
+	}
 	if first := v.Steps[:min(1, len(v.Steps))]; l.Lock == "" { // nobody can ask why
 		s.Next = v.Steps[0]
 		if i := slices.IndexFunc(v.Steps, func(s Step) bool { return s.Command != "" }); i > 0 {

@@ -8,13 +8,47 @@ import (
 	"github.com/pglock-dev/pglock/internal/shown"
 )
 
-// processes names some processes of the server.
-func processes(pids []int) string {
+// others names some of those that somebody waits for.
+func (t tableLock) others() string {
 	var all []string
-	for _, pid := range pids[:min(3, len(pids))] {
-		all = append(all, shown.Either(pid == 0, "a prepared transaction", say("process %d", pid)))
+	for _, pid := range t.waitsFor[:min(3, len(t.waitsFor))] {
+		all = append(all, t.other(pid))
 	}
 	return strings.Join(all, ", ")
+}
+
+// other names one of them; 0 is a prepared transaction, as the server says it.
+func (t tableLock) other(pid int) string {
+	n := slices.IndexFunc(t.inTheWay, func(w inTheWay) bool { return w.PID == pid })
+	switch {
+	case pid == 0:
+		return "a prepared transaction"
+	case n < 0:
+		return process(Backend{PID: pid})
+	}
+	return process(t.inTheWay[n].Backend) + shown.Either(t.inTheWay[n].writes, " (a fenced write)", "")
+}
+
+// cause names whoever is to be ended first.
+func (t tableLock) cause() string {
+	if len(t.waitsFor) > 0 && t.holds {
+		return t.other(t.waitsFor[0])
+	}
+	return process(t.Backend)
+}
+
+// blamed shows the processes of a table's lock.
+func (l *look) blamed(t tableLock) {
+	all := []Backend{t.Backend}
+	for _, w := range t.inTheWay {
+		all = append(all, w.Backend)
+	}
+	for _, b := range all {
+		if !slices.ContainsFunc(l.Processes, func(p Backend) bool { return process(p) == process(b) }) {
+			l.Processes = append(l.Processes, b)
+		}
+	}
+	l.wanted = len(t.waitsFor) > 0
 }
 
 func (l *look) tableVerdict() {
@@ -25,38 +59,52 @@ func (l *look) tableVerdict() {
 	if len(l.tables) > 0 {
 		t := l.tables[0]
 		b := t.Backend
-		v.Who, v.Since = process(b), l.since(b.Transaction)
+		v.Who, v.Since = t.cause(), l.since(b.Transaction)
 		v.Text = say("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b), t.table)
 		v.Because = "Sure: pg_locks shows it. LOCK TABLE, ALTER TABLE, VACUUM FULL, TRUNCATE and a migration lock " +
 			"so. " + does(b)
 		v.Statement = statement(b)
 		if len(t.waitsFor) > 0 {
-			v.Text = say("Nobody can use any lock: %s wants to lock the whole table %s of pglock, and everybody "+
-				"queues behind it. It waits itself, for %s.", about(b), t.table, processes(t.waitsFor))
+			v.Text = say("Nobody can use any lock: %s waits for a lock of the whole table %s of pglock, and everybody "+
+				"else queues behind it. It waits for %s.", about(b), t.table, t.others())
 		}
 		v.Steps = l.endLocker(t)
-		l.Processes = []Backend{b}
+		if more := len(l.tables) - 1; more > 0 {
+			v.Steps = append(v.Steps, again(several(more, "Look again: 1 more wants to lock a whole table.",
+				"Look again: %d more want to lock a whole table."), l.Lock))
+		}
+		l.blamed(t)
 	}
 	v.IfNothing = "Every grant, renewal and release waits. Holders lose their leases when these run out."
 	l.add(v)
 }
 
-// endLocker ends whoever has locked a table, or those that it waits for.
+// endLocker ends whoever has locked a table, or wants to. Whoever wants to, and has changed nothing, loses least: those
+// that it waits for may be healthy writes.
 func (l *look) endLocker(t tableLock) (steps []Step) {
 	if len(t.waitsFor) == 0 {
 		return l.endProcess(t.Backend)
 	}
+	begin := shown.Either(t.holds, "End", "Or end")
+	if !t.holds {
+		steps = []Step{terminate("End the connection of process %d, which waits: then everybody else goes on.",
+			t.Backend, "It has changed nothing yet.")}
+	}
 	for _, pid := range t.waitsFor {
 		if pid == 0 { // as the server says it
-			steps = append(steps, Step{Do: "Find the prepared transaction that is in the way, and end it with COMMIT " +
-				"PREPARED or ROLLBACK PREPARED.", Run: RunSQL,
+			steps = append(steps, Step{Do: shown.Either(t.holds, "Find", "Or find") + " the prepared transaction that is " +
+				"in the way, and end it with COMMIT PREPARED or ROLLBACK PREPARED.", Run: RunSQL,
 				Command: "SELECT gid, owner, database, prepared FROM pg_prepared_xacts ORDER BY prepared"})
 			continue
 		}
-		steps = append(steps, terminate("End the connection of process %d, which is in the way.",
+		steps = append(steps, terminate(begin+" the connection of process %d, which is in the way.",
 			Backend{PID: pid, MayEnd: true}, "Rolls its transaction back: what it has not committed is lost."))
 	}
-	return append(steps, terminate("Or end the connection of process %d: then everybody else goes on.", t.Backend, ""))
+	if t.holds {
+		steps = append(steps, terminate("Or end the connection of process %d: then everybody else goes on.", t.Backend,
+			""))
+	}
+	return steps
 }
 
 // historyVerdict is about somebody who has locked the history, which the next grant needs. It reports whether somebody
@@ -69,13 +117,13 @@ func (l *look) historyVerdict(over time.Time) bool {
 	}
 	t := l.history[n]
 	b := t.Backend
-	v := Verdict{Kind: whyHistory, Severity: l.grave(), Who: process(b), Since: over, Statement: statement(b)}
+	v := Verdict{Kind: whyHistory, Severity: l.grave(), Who: t.cause(), Since: over, Statement: statement(b)}
 	v.Text = say("Nobody has held %s for %s, and nobody can get it: %s has locked the history of pglock, its table %s.",
 		l.lock(), since, about(b), t.table)
 	if len(t.waitsFor) > 0 {
-		v.Text = say("Nobody has held %s for %s, and nobody can get it: %s wants to lock the history of pglock, its "+
-			"table %s, and everybody who writes there queues behind it. It waits itself, for %s.", l.lock(), since,
-			about(b), t.table, processes(t.waitsFor))
+		v.Text = say("Nobody has held %s for %s, and nobody can get it: %s waits for a lock of the whole "+
+			"history of pglock, its table %s, and everybody else who writes there queues behind it. It waits for %s.",
+			l.lock(), since, about(b), t.table, t.others())
 	}
 	if n := l.alive(); n > 0 {
 		v.Text += " " + waitWord(n) + shown.Either(n > 1, ", the first of them is ", ": ") + l.Queue.Alive.Holder + "."
@@ -86,10 +134,8 @@ func (l *look) historyVerdict(over time.Time) bool {
 	v.IfNothing = "The lock stays free until that transaction ends. So do others whose last lease ran out, and a " +
 		"break waits. All else goes on."
 	v.Steps = l.endLocker(t)
-	b.Use = BackendBlocker
-	if !slices.ContainsFunc(l.Processes, func(p Backend) bool { return process(p) == process(b) }) {
-		l.Processes = append(l.Processes, b)
-	}
+	t.Use = BackendBlocker
+	l.blamed(t)
 	l.add(v)
 	return true
 }

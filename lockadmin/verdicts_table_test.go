@@ -8,8 +8,8 @@ import (
 // The server has the number 0 for a prepared transaction, which nobody can end like a process.
 func TestAPreparedTransactionInTheWayIsNoProcess(t *testing.T) {
 	t.Parallel()
-	in := tableLock{Backend: Backend{PID: 8, MayEnd: true}, table: "events", waitsFor: []int{0, 7}}
-	if got := processes(in.waitsFor); got != "a prepared transaction, process 7" {
+	in := tableLock{Backend: Backend{PID: 8, MayEnd: true}, table: "events", waitsFor: []int{0, 7}, holds: true}
+	if got := in.others(); got != "a prepared transaction, process 7" {
 		t.Error(got)
 	}
 	steps := new(look).endLocker(in)

@@ -167,6 +167,24 @@ func TestABreakOfALockedRowSaysHowToEndThatTransaction(t *testing.T) {
 			busy.PgConn().PID()))
 }
 
+// Nor does the server name whoever has locked a whole table. The advice is the command that does.
+func TestABreakOfALockedTableSaysWhatNamesThatProcess(t *testing.T) {
+	db := pgtest.Parallel(t)
+	hold(t, db, "worker", "jobs/a")
+	session := ask[string](t, db, "SELECT session_id::text FROM pglock.locks")
+	busy := db.Conn(t)
+	for _, sql := range []string{"BEGIN", "LOCK TABLE pglock.locks"} {
+		if state := written(t, busy, sql); state != "" {
+			t.Fatal(state)
+		}
+	}
+	for _, what := range []string{"jobs/a", "--session " + session} {
+		args := append(append([]string{"break"}, strings.Fields(what)...), "--reason", "r")
+		in(t, db.URL(), args...).want(t, cli.ExitFailure, "nothing was broken: ",
+			"try: pglock-admin why, which names whoever has locked a whole table, or waits to\n")
+	}
+}
+
 func TestBreakOfWhatIsNotHeldExitsWithThree(t *testing.T) {
 	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker", "jobs/a")

@@ -42,7 +42,7 @@ var whys = map[string]string{
 	"own-queue": "slow", "subtree-above": "subtree", "subtree-below": "subtree", "subtree-before": "subtree",
 	"healthy": "held", "free": "free", "broken": "broken",
 	"limit":   "held",
-	"similar": "unknown", "pooler": "held", "table": "table",
+	"similar": "unknown", "pooler": "held", "table": "table", "table-wanted": "table",
 }
 
 // Each trouble is prepared on a real server, and its screen says what it is: at 100 columns, at 40, and in JSON.
@@ -178,8 +178,11 @@ func checkOverview(t *testing.T, admin *lockadmin.Admin, e lockadmin.Explanation
 		t.Errorf("why says %s, %q; the overview has %+v", want.Severity, want.Kind, all)
 	}
 	if want.Kind == "table" {
-		if next := all.Locks[n].Next; next.Command == "" || next.Do == "" {
-			t.Errorf("the overview names no command: %+v", next)
+		next, first := all.Locks[n].Next, slices.IndexFunc(want.Steps, func(s lockadmin.Step) bool {
+			return s.Command != ""
+		})
+		if first < 0 || next.Command != want.Steps[first].Command || next.Do == "" || all.Locks[n].Who != want.Who {
+			t.Errorf("the overview names %+v, and %s; why %+v, and %s", next, all.Locks[n].Who, want.Steps, want.Who)
 		}
 		return
 	}
@@ -205,7 +208,7 @@ var mends = map[string]string{
 	"prepared-transaction": "ROLLBACK PREPARED", "stopped-early": "break ", "idle-psql": "SELECT pg_terminate_backend",
 	"first-psql": "SELECT pg_terminate_backend", "row-psql": "SELECT pg_terminate_backend",
 	"fence": "SELECT pg_terminate_backend", "fence-psql": "SELECT pg_terminate_backend",
-	"table": "SELECT pg_terminate_backend",
+	"table": "SELECT pg_terminate_backend", "table-wanted": "SELECT pg_terminate_backend",
 }
 
 // mend does what the screen advises, and checks that the trouble goes.

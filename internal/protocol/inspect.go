@@ -94,14 +94,17 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 
 // TableLocks tells who has locked one of some tables of a schema in one of some modes, or wants to: the process or the
 // prepared transaction, its table, what pg_stat_activity shows of it, whom it waits for itself (everybody else queues
-// behind it then), and the server's time, to which ages count.
+// behind it then), the server's time, to which ages count, and whether it has locked a table to change something.
 const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::pg_catalog.text, k.pid, p.gid,
 		coalesce(a.usename, p.owner)::pg_catalog.text, a.application_name, a.state,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) coalesce(a.xact_start, p.prepared)) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
 		CASE WHEN a.backend_start IS NOT NULL THEN pg_catalog.left(a.query, 1000) END,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) coalesce(a.state_change, p.prepared)) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
 		CASE WHEN NOT k.granted THEN pg_catalog.pg_blocking_pids(k.pid) END,
-		(EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
+		(EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
+		EXISTS (SELECT FROM pg_catalog.pg_locks o WHERE o.virtualtransaction OPERATOR(pg_catalog.=) k.virtualtransaction
+			AND o.pid OPERATOR(pg_catalog.=) k.pid AND o.locktype OPERATOR(pg_catalog.=) 'relation' AND o.granted
+			AND o.mode OPERATOR(pg_catalog.<>) ALL (ARRAY['AccessShareLock', 'RowShareLock']))
 	FROM pg_catalog.pg_locks k
 		JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) k.relation
 		JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace AND n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.text
@@ -113,6 +116,19 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::
 	WHERE c.relname OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[]) AND k.mode OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
 		AND k.locktype OPERATOR(pg_catalog.=) 'relation'
 	ORDER BY k.virtualtransaction, k.pid, k.granted, p.gid, c.relkind DESC, c.relname LIMIT 20`
+
+// InTheWay tells of some processes what pg_stat_activity shows of them, the server's time, and whether they have passed
+// a fence of a schema.
+const InTheWay = `SELECT a.pid, a.usename::pg_catalog.text, a.application_name, a.state,
+		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) a.xact_start) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
+		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) a.state_change) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
+		(EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
+		EXISTS (SELECT FROM pg_catalog.pg_locks k
+				JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) k.relation AND c.relname OPERATOR(pg_catalog.=) 'fences'
+				JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace AND n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.text
+			WHERE k.pid OPERATOR(pg_catalog.=) a.pid AND k.granted AND k.mode OPERATOR(pg_catalog.=) 'RowExclusiveLock')
+	FROM pg_catalog.pg_stat_activity a WHERE a.pid OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.int4[])
+	ORDER BY a.pid`
 
 // The statements of prune, each in its own transaction. PostgreSQL 14 reads no interval of more than 2^31 seconds or
 // microseconds from text.

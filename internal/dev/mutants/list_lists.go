@@ -118,6 +118,9 @@ var ofLists = []mutant{
 	{"why: what was read late is older than what was read before", []edit{
 		{"lockadmin/reckon.go", "*age-at.Sub(l.At)", "*age"},
 	}, administration, "^TestTheAgesOfALook"},
+	{"why: a healthy write is ended, and whoever waits for its table is not", []edit{
+		{"lockadmin/verdicts_table.go", "\tif !t.holds {\n", "\tif false {\n"},
+	}, administration, "^TestWhoeverWaitsForAWholeTable"},
 	{"why: the next in the queue is to blame for a history that is locked", []edit{
 		{"lockadmin/verdicts_table.go", "if n < 0 || since", "if n < 1 || since"},
 	}, administration, "^TestExplainNamesWhoeverKeepsTheHistory"},

@@ -240,3 +240,25 @@ func table(ctx context.Context, s *Stage) error {
 	_, err := s.session(ctx, "", "psql", "BEGIN", "LOCK TABLE pglock.locks")
 	return err
 }
+
+// tableWanted is a maintenance job that waits for the healthy write of a holder, and everybody else waits for the job.
+func tableWanted(ctx context.Context, s *Stage) error {
+	err := s.exec(ctx, "SELECT pglock.acquire_lease('nightly-report', gen_random_uuid(), gen_random_uuid(), "+
+		"'app-1/reporter[4711]', '1 h')")
+	if err != nil {
+		return err
+	}
+	writes, err := s.session(ctx, "", "reporter", "BEGIN", "SELECT pglock.fence(l.name, l.token, l.grant_id) FROM "+
+		"pglock.locks l WHERE l.name = 'nightly-report'")
+	if err != nil {
+		return err
+	}
+	s.works(writes, "SELECT pg_sleep(7200)")
+	wants, err := s.session(ctx, "", "psql", "BEGIN")
+	if err != nil {
+		return err
+	}
+	s.works(wants, "LOCK TABLE pglock.locks")
+	return s.until(ctx, "the wait for the table", "SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = $1 AND "+
+		"wait_event_type = 'Lock' AND state_change < clock_timestamp() - interval '1.1 s'", wants.PgConn().PID())
+}

@@ -70,6 +70,8 @@ var all = []Trouble{
 	{"similar", "nightly_reprot", "the name is wrong", similar},
 	{"pooler", report, "nothing: the holder comes through a pooler", pooler},
 	{"table", report, "somebody has locked the whole table: end that", table},
+	{"table-wanted", report, "somebody waits to lock the whole table, behind the holder's healthy write: end whoever " +
+		"waits", tableWanted},
 }
 
 // Stage is where a trouble is. Close ends everything that belongs to it but the database.
