@@ -221,14 +221,21 @@ func (l *look) connection(h HolderFacts) string {
 	return told + "."
 }
 
-// labelParts reads the default label, host/program[pid].
+// labelParts reads the default label, host/program[pid]. A label may be anything that somebody claims: process 1 runs
+// the host, and no command names it.
 func labelParts(label string) (host, pid string) {
 	parts := defaultLabel.FindStringSubmatch(label)
 	if parts == nil || shown.Argument(parts[1]) != parts[1] {
 		return "", ""
 	}
+	if n, err := strconv.Atoi(parts[2]); err != nil || n < 2 {
+		return "", ""
+	}
 	return parts[1], parts[2]
 }
+
+// claimed is said of a host and a process that only a label names.
+const claimed = "Host and number are what its label claims: compare the command line first. "
 
 var defaultLabel = regexp.MustCompile(`^([^/]*)/[^[]*\[([0-9]{1,10})\]$`)
 
@@ -253,7 +260,7 @@ func (l *look) find(h HolderFacts, effect string) Step {
 	label := shown.Either(labelled == "", " with the label "+h.Holder, "")
 	return Step{Do: say("Look at the program%s. Run this on host %s.", label, host), Run: RunShell,
 		Command: "ps -o pid,stat,etime,args -p " + pid,
-		Effect:  strings.TrimSpace("No process there means that the program is dead. " + effect)}
+		Effect:  strings.TrimSpace(claimed + "No process there means that the program is dead. " + effect)}
 }
 
 func (l *look) heldVerdict() {

@@ -121,6 +121,9 @@ var ofLists = []mutant{
 	{"why: a healthy write is ended, and whoever waits for its table is not", []edit{
 		{"lockadmin/verdicts_table.go", "\tif !t.holds {\n", "\tif false {\n"},
 	}, administration, "^TestWhoeverWaitsForAWholeTable"},
+	{"why: a label has somebody end process 1", []edit{
+		{"lockadmin/verdicts.go", "err != nil || n < 2 {", "err != nil {"},
+	}, administration, "^TestWhatProgramALabelNames"},
 	{"why: the next in the queue is to blame for a history that is locked", []edit{
 		{"lockadmin/verdicts_table.go", "if n < 0 || since", "if n < 1 || since"},
 	}, administration, "^TestExplainNamesWhoeverKeepsTheHistory"},
