@@ -157,3 +157,15 @@ func TestAnErrorSaysEachThingOnce(t *testing.T) {
 	execute(t, empty, "DROP EVENT TRIGGER no")
 	in(t, empty.URL(), "migrate", "up").want(t, cli.ExitOK)
 }
+
+// A look that takes too long is not advised to look.
+func TestWhyThatRunsOutOfTimeDoesNotAdviseItself(t *testing.T) {
+	db := pgtest.Parallel(t)
+	for _, command := range []string{"why", "why jobs"} {
+		a := in(t, db.URL(), append(strings.Fields(command), "--timeout", "1us")...).want(t, cli.ExitUnreachable,
+			"(--timeout)", "try: a longer --timeout")
+		if strings.Contains(a.stderr, "pglock-admin why") {
+			t.Errorf("%s advises itself: %s", command, a.stderr)
+		}
+	}
+}

@@ -206,6 +206,15 @@ func serverAdvice(err error) (code int, hint string) {
 	return ExitFailure, Again + "; if the error stays, look at the server's log"
 }
 
+// SlowLook is the error of why itself, which ran out of time: it does not advise to run why.
+func SlowLook(err error) error {
+	if Is[timeUp](err) && !Is[*Advised](err) {
+		return &Advised{Err: err, Code: ExitUnreachable,
+			Hint: "a longer --timeout; psql -c 'SELECT 1' shows whether the server hangs"}
+	}
+	return err
+}
+
 // Lost reports whether the connection ended during a statement.
 func Lost(err error) bool {
 	state := StateOf(err)

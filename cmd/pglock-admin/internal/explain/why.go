@@ -33,7 +33,7 @@ connections do, pg_read_all_stats.`,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return overview(o, cmd, limit)
+				return cli.SlowLook(overview(o, cmd, limit))
 			}
 			name, err := cli.NameOf(cmd, args, 0)
 			if err != nil {
@@ -42,13 +42,13 @@ connections do, pg_read_all_stats.`,
 			if cmd.Flags().Changed("limit") {
 				return cli.UsageErrorf("pglock-admin why", "--limit is for why without a name")
 			}
-			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+			return cli.SlowLook(o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				e, err := admin.Explain(ctx, name)
 				if err != nil {
 					return err
 				}
 				return o.Show(cmd, Pasteable(o, e), func(w *cli.Page) { DrawWhy(w, o, e) })
-			})
+			}))
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", 20, "without a name, show at most this `number` of locks, from 1 to 1000")
