@@ -49,7 +49,8 @@ func try(ctx context.Context, config *pgx.ConnConfig, checks []check) (findings 
 		Meaning: "What it calls itself. The connections of the trial may have led to one node: if yours has several, " +
 			"try each, and a name that leads to all."})
 	for _, c := range checks {
-		f := lockadmin.Finding{Item: c.item, Severity: lockadmin.SeverityOK, Value: "as PostgreSQL does it", Meaning: c.why}
+		f := lockadmin.Finding{Item: c.item, Severity: lockadmin.SeverityOK, Value: "as PostgreSQL does it",
+			Meaning: c.why}
 		if fault := t.run(ctx, c); fault != "" {
 			f.Severity, f.Value, f.Meaning = lockadmin.SeverityWarning, "not as PostgreSQL does it", fault+" "+c.why
 			if c.late {
