@@ -140,8 +140,8 @@ func (g *Coalescer[C, Q, A]) leave(c *call[Q, A], cause error) (error, bool) {
 	for i, w := range g.waiting {
 		if w == c {
 			g.waiting = append(g.waiting[:i:i], g.waiting[i+1:]...)
-			if len(g.waiting) == 0 && g.lending != nil {
-				g.lending()
+			if len(g.waiting) == 0 {
+				g.rest()
 			}
 			return &NotSentError{cause}, true
 		}
@@ -256,9 +256,7 @@ func (g *Coalescer[C, Q, A]) tire(late *LateError) {
 		c.err = &NotSentError{late.Err}
 		close(c.done)
 	}
-	if g.lending != nil {
-		g.lending()
-	}
+	g.rest()
 }
 
 // ended makes room for waiting calls after a statement has ended.
@@ -296,14 +294,26 @@ func (g *Coalescer[C, Q, A]) take() (taken []*call[Q, A]) {
 		c.sent = true
 	}
 	g.last, g.lending = n, nil
-	switch {
-	case len(g.waiting) > 0:
+	if len(g.waiting) == 0 {
+		g.rest()
+	} else {
 		g.watchStall()
 		g.next()
-	case g.timer != nil:
-		g.timer.Stop()
 	}
 	return taken
+}
+
+// rest stops what goes on for calls that wait, once none does: late would tell later ones of an earlier failure. The
+// mutex is held.
+func (g *Coalescer[C, Q, A]) rest() {
+	for _, timer := range []*time.Timer{g.timer, g.late} {
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+	if g.lending != nil {
+		g.lending()
+	}
 }
 
 // deliver sends all taken calls, and returns those that have left by the time of their answer. If the server refuses
@@ -372,14 +382,7 @@ func (g *Coalescer[C, Q, A]) Shut() {
 		close(g.begin)
 	}
 	g.shut = true
-	for _, timer := range []*time.Timer{g.timer, g.late} {
-		if timer != nil {
-			timer.Stop()
-		}
-	}
-	if g.lending != nil {
-		g.lending()
-	}
+	g.rest()
 	waiting := g.waiting
 	g.waiting = nil
 	for _, c := range waiting {

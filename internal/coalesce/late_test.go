@@ -3,6 +3,7 @@ package coalesce
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,8 +33,62 @@ func newLateDepot(t *testing.T) *depot {
 // fails expects a call that was not sent, because no connection came.
 func fails(t *testing.T, got <-chan heard) {
 	t.Helper()
-	if h := back(t, got); !errors.Is(h.err, errNone) || !neverSent(h.err) {
-		t.Errorf("%+v, want that no connection came", h)
+	failsBy(t, got, errNone)
+}
+
+func failsBy(t *testing.T, got <-chan heard, cause error) {
+	t.Helper()
+	if h := back(t, got); !errors.Is(h.err, cause) || !neverSent(h.err) {
+		t.Errorf("%+v, want that the call was not sent: %v", h, cause)
+	}
+}
+
+// When nobody waits any more for what did not come, a later call that waits in vain hears why it did itself.
+func TestACallHearsOfNoFailureFromBeforeIt(t *testing.T) {
+	for how, goes := range map[string]func(t *testing.T, d *depot, feed, leave func(), b <-chan heard){
+		"served": func(t *testing.T, d *depot, feed, _ func(), b <-chan heard) {
+			feed()
+			d.next(t, "b2").answer()
+			answered(t, b, 2)
+		},
+		"left": func(t *testing.T, _ *depot, _, leave func(), b <-chan heard) {
+			leave()
+			failsBy(t, b, context.Canceled)
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newLateDepot(t)
+				errLater := errors.New("still no connection")
+				var later atomic.Bool
+				lend := d.Lend
+				d.Lend = func(ctx context.Context) (*pgx.Conn, func(), error) {
+					conn, give, err := lend(ctx)
+					if _, late := errors.AsType[*LateError](err); late && later.Load() {
+						time.Sleep(1)
+						err = &LateError{errLater}
+					}
+					return conn, give, err
+				}
+				feed := d.starve(t)
+				a := d.call(t.Context(), order{name: "a", n: 1})
+				time.Sleep(limit / 2)
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				b := d.call(ctx, order{name: "b", n: 2})
+				time.Sleep(limit / 2)
+				fails(t, a)
+				synctest.Wait()
+				goes(t, d, feed, leave, b)
+				synctest.Wait()
+				later.Store(true)
+				feed()
+				d.starve(t)
+				c := d.call(t.Context(), order{name: "c", n: 3})
+				time.Sleep(limit + 1)
+				failsBy(t, c, errLater)
+			})
+		})
 	}
 }
 

@@ -194,16 +194,18 @@ var ofClose = []mutant{
 			"\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"%d leases"},
 	}, library, "^TestClose"},
 	{"a coalescer that is shut waits for a connection", []edit{
-		{"internal/coalesce/coalescer.go", "\tif g.lending != nil {\n\t\tg.lending()\n\t}\n\twaiting := g.waiting\n",
-			"\twaiting := g.waiting\n"},
+		{"internal/coalesce/coalescer.go", "\tg.rest()\n\twaiting := g.waiting\n", "\twaiting := g.waiting\n"},
 	}, coalescing, "^TestCoalescerThatIsShut"},
 	{"a try fails with the first that waits for a connection", []edit{
 		{"internal/coalesce/coalescer.go", "c.came.Add(g.Patience)", "c.came"},
 	}, coalescing, "^TestCallsThatComeLater"},
 	{"who has waited too long for a connection leaves its wait behind", []edit{
-		{"internal/coalesce/coalescer.go", "\t\tclose(c.done)\n\t}\n\tif g.lending != nil {\n",
-			"\t\tclose(c.done)\n\t}\n\tif false {\n"},
+		{"internal/coalesce/coalescer.go", "\t\tclose(c.done)\n\t}\n\tg.rest()\n",
+			"\t\tclose(c.done)\n\t}\n"},
 	}, coalescing, "^TestCallsThatHaveWaited"},
+	{"the failure that earlier calls met is told to later ones", []edit{
+		{"internal/coalesce/coalescer.go", "[]*time.Timer{g.timer, g.late}", "[]*time.Timer{g.timer}"},
+	}, coalescing, "^TestACallHearsOfNoFailure"},
 	{"a call under an ended context goes into a statement", []edit{
 		{"internal/coalesce/coalescer.go", "\tif err := ctx.Err(); err != nil {", "\tif err := ctx.Err(); false {"},
 	}, coalescing, "^TestCallUnderAnEndedContext"},
