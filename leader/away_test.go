@@ -15,6 +15,7 @@ import (
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/leader"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -51,20 +52,70 @@ func (l *line) over(c *pgxpool.Config) {
 	}
 }
 
-// A fence refuses the work of a leader that has lost its lease, and then the server does not answer the release.
-func TestALossThatAFenceHasNoticedEndsNoRunWhileTheServerIsAway(t *testing.T) {
-	t.Parallel()
-	e := newElection(t)
-	store := fencedstore.New(e.pool)
-	var way line
+// awayLeader is a leader that can be cut off from the server. Others are not, who were made before it.
+func awayLeader(t *testing.T, e *election) (m *member, now *term, way *line) {
+	t.Helper()
+	way = new(line)
 	config := e.pool.Config()
 	way.over(config)
 	e.pool = must.Get(pgxpool.NewWithConfig(t.Context(), config))(t)
 	t.Cleanup(e.pool.Close)
-	m := e.join("a", false, leader.WithTTL(time.Hour))
-	now := m.leads()
-	e.breaks()
-	err := store.Write(t.Context(), now.lease, func(context.Context, pgx.Tx) error { return nil })
+	m = e.join("a", false, leader.WithTTL(time.Hour))
+	return m, m.leads(), way
+}
+
+func nothing(context.Context, pgx.Tx) error { return nil }
+
+// A fence refuses the work of a leader that has lost its lease, and then the server does not answer the release.
+func TestALossThatAFenceHasNoticedEndsNoRunWhileTheServerIsAway(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		refusal error
+		succeed bool // another leads meanwhile, and writes first
+	}{
+		"nobody has written":        {refusal: pglock.ErrLost},
+		"the successor has written": {refusal: fencedstore.ErrStaleToken, succeed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newElection(t)
+			store, other := fencedstore.New(e.pool), e.client()
+			m, now, way := awayLeader(t, e)
+			e.breaks()
+			if c.succeed {
+				lease := must.Get(other.Acquire(t.Context(), "x"))(t)
+				must.Do(t, store.Write(t.Context(), lease, nothing))
+				must.Do(t, lease.Release(t.Context()))
+			}
+			err := store.Write(t.Context(), now.lease, nothing)
+			if !errors.Is(err, c.refusal) {
+				t.Fatalf("a write under a lease that is lost: %v", err)
+			}
+			way.cut(true)
+			now.returns <- err
+			e.eventually("the end of the release", func() bool {
+				return m.Status().Err != nil || m.Status().State == leader.StateIdle
+			})
+			way.cut(false)
+			if s := m.Status(); s.State != leader.StateCampaigning || !errors.Is(s.Err, c.refusal) {
+				t.Fatalf("the old leader says of itself: %+v", s)
+			}
+			if again := m.leads(); again.lease.Token() <= now.lease.Token() {
+				t.Errorf("%v leads after %v", again.lease, now.lease)
+			}
+		})
+	}
+}
+
+// The work of a leader loses another lock and fails, and then the server does not answer the release.
+func TestTheLossOfAnotherLockEndsRunWhileTheServerIsAway(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	store, other := fencedstore.New(e.pool), e.client()
+	lease := must.Get(other.Acquire(t.Context(), "y"))(t)
+	m, now, way := awayLeader(t, e)
+	must.Get(e.admin.Break(t.Context(), "y", "a test", lockadmin.BreakOptions{}))(t)
+	err := store.Write(t.Context(), lease, nothing)
 	if !errors.Is(err, pglock.ErrLost) {
 		t.Fatalf("a write under a lease that is lost: %v", err)
 	}
@@ -74,10 +125,7 @@ func TestALossThatAFenceHasNoticedEndsNoRunWhileTheServerIsAway(t *testing.T) {
 		return m.Status().Err != nil || m.Status().State == leader.StateIdle
 	})
 	way.cut(false)
-	if s := m.Status(); s.State != leader.StateCampaigning || !errors.Is(s.Err, pglock.ErrLost) {
-		t.Fatalf("the old leader says of itself: %+v", s)
-	}
-	if again := m.leads(); again.lease.Token() <= now.lease.Token() {
-		t.Errorf("%v leads after %v", again.lease, now.lease)
+	if ended := m.ends(); !errors.Is(ended, err) {
+		t.Errorf("Run: %v, want %v", ended, err)
 	}
 }

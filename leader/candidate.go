@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/pause"
@@ -196,7 +197,7 @@ func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn work) (ove
 		if w == nil || w.to == "" {
 			end = release()
 			// The server may not answer, and then fn alone knows of the loss.
-			lost := err != nil && errors.Is(end, pglock.ErrLost) || end != nil && errors.Is(err, pglock.ErrLost)
+			lost := err != nil && errors.Is(end, pglock.ErrLost) || end != nil && tellsOfLoss(err, lease)
 			if !told && !lost {
 				return true, joined(err, end)
 			}
@@ -218,6 +219,19 @@ func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn work) (ove
 		return false, nil
 	}
 	return true, failure.At(ctx, joined(ctx.Err(), release()), "leader: run for lock %q", c.name)
+}
+
+// tellsOfLoss reports whether a fence that returned err has noticed the loss of the lease: it refused the lease's token
+// as lost, or because a later one has passed it. The loss of another lock says nothing of this one.
+func tellsOfLoss(err error, lease *pglock.Lease) bool {
+	stale, is := errors.AsType[*fencedstore.StaleTokenError](err)
+	if is && stale.Token == lease.Token() && stale.LastToken > stale.Token {
+		return true
+	}
+	if lost, is := errors.AsType[*pglock.LostError](err); is {
+		return lost.Token == lease.Token() && lost.Lock == lease.Name()
+	}
+	return errors.Is(err, pglock.ErrLost) // the driver does not say which of several fences refused it
 }
 
 // joined is errors.Join, but returns a single error as it is.

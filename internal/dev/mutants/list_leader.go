@@ -70,8 +70,14 @@ var ofLeaders = []mutant{
 		{"leader/candidate.go", "lost := err != nil && errors.Is(end, pglock.ErrLost)", "lost := false"},
 	}, electing, "^TestAnErrorOfALeader"},
 	{"a loss that fn alone knows of ends Run", []edit{
-		{"leader/candidate.go", " || end != nil && errors.Is(err, pglock.ErrLost)\n", "\n"},
+		{"leader/candidate.go", " || end != nil && tellsOfLoss(err, lease)\n", "\n"},
 	}, electing, "^TestALossThatAFence"},
+	{"a loss that only the successor's write tells of ends Run", []edit{
+		{"leader/candidate.go", "if is && stale.Token == lease.Token()", "if is && false"},
+	}, electing, "^TestALossThatAFence"},
+	{"the loss of another lock ends no Run", []edit{
+		{"leader/candidate.go", "lost.Token == lease.Token() && lost.Lock == lease.Name()", "lost != nil"},
+	}, electing, "^TestTheLossOfAnotherLock"},
 	{"a panic of fn keeps the lock", []edit{
 		{"leader/candidate.go", "\t\tif !given { // fn has panicked, or called Goexit\n",
 			"\t\tif !given && false {\n"},
