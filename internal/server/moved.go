@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,6 +28,10 @@ const (
 	// pooledNext is how long the pool may ask an idle connection whether it works when another was silent and the
 	// leader was not, or longer over a slow network. Before it may for protocol.Patience.
 	pooledNext = 300 * time.Millisecond
+	// inARow is how many answers have to take longer than before until that is the network.
+	inARow = 4
+	// allowed is the most that a slow network makes of a limit. While the leader is gone each may be waited for.
+	allowed = protocol.Patience / 2
 )
 
 var (
@@ -190,7 +193,7 @@ func (s *Server) watch(ctx context.Context, conn *pgx.Conn) (answered func(error
 	return func(err error) error {
 		if !over() {
 			if err == nil {
-				s.pace.note(time.Since(began))
+				s.pace.note(began, time.Now())
 			}
 			return err
 		}
@@ -204,20 +207,41 @@ func (s *Server) watch(ctx context.Context, conn *pgx.Conn) (answered func(error
 	}
 }
 
-// pace is about how long an answer takes at least, over this network. Answers that took longer change it only by and
-// by: they may have waited for a lock.
-type pace struct{ nanoseconds atomic.Int64 }
-
-func (p *pace) note(took time.Duration) {
-	if about := time.Duration(p.nanoseconds.Load()); about > 0 && took > about {
-		took = about + (took-about)/4
-	}
-	p.nanoseconds.Store(int64(took))
+// pace is about how long an answer takes at least, over this network. A longer one may have waited for a lock or a
+// standby, with all that were asked for meanwhile: only several in a row count, and of those the shortest.
+type pace struct {
+	mu     sync.Mutex
+	about  time.Duration
+	least  time.Duration // that a longer answer took, of those in a row
+	longer int           // how many in a row, each asked for after the one before it
+	last   time.Time     // when the last of them came
 }
 
-// allow is a limit that an answer over this network can keep, also to a statement that has to be prepared.
+func (p *pace) note(asked, came time.Time) {
+	took := came.Sub(asked)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.about == 0 || took <= p.about {
+		p.about, p.longer = took, 0
+		return
+	}
+	if p.longer == 0 || took < p.least {
+		p.least = took
+	}
+	if p.longer > 0 && asked.Before(p.last) {
+		return
+	}
+	if p.longer, p.last = p.longer+1, came; p.longer == inARow {
+		p.about, p.longer = p.least, 0
+	}
+}
+
+// allow is a limit that an answer over this network can keep, also to a statement that has to be prepared, unless it
+// takes longer than is good for a failover.
 func (p *pace) allow(limit time.Duration) time.Duration {
-	return min(max(limit, 3*time.Duration(p.nanoseconds.Load())), protocol.Patience)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return max(limit, min(3*p.about, allowed))
 }
 
 // lenient ends as its context does, but tells of no deadline before this moment. The pool lets its ping of an idle

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -347,4 +348,42 @@ func TestASlowNetworkClosesNoConnectionOfThePool(t *testing.T) {
 			now.NewConnsCount(), before.TotalConns(), before.NewConnsCount())
 	}
 	must.Do(t, query(t.Context())) // whoever has the time is served
+}
+
+// A statement may have waited for a lock, or several for the same stalled standby. While the leader goes is no time to
+// wait longer than usual.
+func TestASlowAnswerIsNoSlowNetwork(t *testing.T) {
+	t.Parallel()
+	var p pace
+	now := time.Now()
+	answered := func(took ...time.Duration) { // to statements that were sent together
+		for _, one := range took {
+			p.note(now, now.Add(one))
+		}
+		now = now.Add(slices.Max(took))
+	}
+	allows := func(when string, want time.Duration) {
+		t.Helper()
+		if got := p.allow(pooledNext); got != want {
+			t.Errorf("%s the limit is %v, want %v", when, got, want)
+		}
+	}
+	const quick, slow = time.Millisecond, 8 * time.Second
+	answered(quick)
+	answered(slow)
+	allows("after a slow answer", pooledNext)
+	answered(quick)
+	answered(slow, slow, slow, slow, slow)
+	allows("after slow answers at the same time", pooledNext)
+	answered(slow)
+	answered(slow)
+	allows("before the last of several in a row", pooledNext)
+	answered(time.Second)
+	allows("after several in a row", 3*time.Second)
+	answered(quick)
+	allows("after a quick answer", pooledNext)
+	for range inARow {
+		answered(slow)
+	}
+	allows("over a network that is too slow", allowed)
 }

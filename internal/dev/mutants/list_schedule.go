@@ -153,8 +153,17 @@ var ofConnections = []mutant{
 			"for limit := protocol.Patience; s.pool.Stat().IdleConns() > 1000; {"},
 	}, "./internal/server", "^TestASilentLeader"},
 	{"a slow network closes connections of the pool", []edit{
-		{"internal/server/moved.go", "3*time.Duration(p.nanoseconds.Load())", "0"},
+		{"internal/server/moved.go", "min(3*p.about, allowed)", "0"},
 	}, "./internal/server", "^TestASlowNetwork"},
+	{"one slow answer is a slow network", []edit{
+		{"internal/server/moved.go", "p.longer == inARow {", "true {"},
+	}, "./internal/server", "^TestASlowAnswer"},
+	{"answers that were slow together are a slow network", []edit{
+		{"internal/server/moved.go", "p.longer > 0 && asked.Before(p.last)", "false"},
+	}, "./internal/server", "^TestASlowAnswer"},
+	{"a slow network holds up a failover", []edit{
+		{"internal/server/moved.go", "min(3*p.about, allowed)", "3*p.about"},
+	}, "./internal/server", "^TestASlowAnswer"},
 	{"the leader is asked over a connection that may be silent", []edit{
 		{"internal/lending/lender.go", "\tif order == Fresh {\n\t\treturn l.race(ctx, order)\n\t}\n", ""},
 	}, lendingPackage, "^TestAFresh"},
