@@ -115,8 +115,8 @@ func TestExplainNamesThoseWhoKeepWhoeverWantsToLockTheHistory(t *testing.T) {
 	})
 }
 
-// Somebody waits for a lock of a whole table, behind the healthy write of a holder: the write is not to be ended, unless
-// whoever waits would lose something.
+// Somebody waits for a lock of a whole table, behind the healthy write of a holder: the write is not to be ended,
+// unless whoever waits would lose something.
 func TestWhoeverWaitsForAWholeTableIsToBeEnded(t *testing.T) {
 	t.Parallel()
 	for what, did := range map[string]string{"nothing": "", "a change": "CREATE TABLE changed (id int)"} {

@@ -195,7 +195,8 @@ func oldProgram(label string) []Step {
 	}
 	return []Step{{Do: say("Make sure that the old program does no harm, on host %s.", host), Run: RunShell,
 		Command: "ps -o pid,stat,etime,args -p " + pid,
-		Effect:  claimed + "No process there means that it is dead. If it still runs and does things without a fence, end it."}}
+		Effect: claimed + "No process there means that it is dead. If it still runs and does things without a " +
+			"fence, end it."}}
 }
 
 // lastBreak is the newest break of the history, if nothing has come after it.

@@ -92,8 +92,8 @@ func (l *look) endLocker(t tableLock) (steps []Step) {
 	}
 	for _, pid := range t.waitsFor {
 		if pid == 0 { // as the server says it
-			steps = append(steps, Step{Do: shown.Either(t.holds, "Find", "Or find") + " the prepared transaction that is " +
-				"in the way, and end it with COMMIT PREPARED or ROLLBACK PREPARED.", Run: RunSQL,
+			steps = append(steps, Step{Do: shown.Either(t.holds, "Find", "Or find") + " the prepared transaction " +
+				"that is in the way, and end it with COMMIT PREPARED or ROLLBACK PREPARED.", Run: RunSQL,
 				Command: "SELECT gid, owner, database, prepared FROM pg_prepared_xacts ORDER BY prepared"})
 			continue
 		}

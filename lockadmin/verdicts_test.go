@@ -190,7 +190,8 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 
 		"never renewed": {lookAt(never), whySilent, SeverityWarning,
 			[]string{"never renewed", "dies while it waits", "STAT T", "kill -CONT 4711",
-				"Host and number are what its label claims: compare the command line first. No process there means that the program is dead. The break below then harms nobody."}},
+				"Host and number are what its label claims: compare the command line first. No process there means " +
+					"that the program is dead. The break below then harms nobody."}},
 		"never renewed, of no known host": {func() *look {
 			h := never
 			h.Holder = "worker"
@@ -494,7 +495,8 @@ func TestWhatProgramALabelNames(t *testing.T) {
 	for label, want := range map[string][2]string{
 		"app-1/reporter[4711]": {"app-1", "4711"}, "app-1/reporter": {}, "worker": {}, "": {}, "a b/c[7]": {},
 		"x/y[1;rm -rf /]": {}, "x/y[]": {},
-		"$(touch pwned)/y[7]": {}, "x/y[99999999999]": {}, "x/y[2]": {"x", "2"}, "x/y[1]": {}, "x/y[0]": {}, "x/y[01]": {},
+		"$(touch pwned)/y[7]": {}, "x/y[99999999999]": {}, "x/y[2]": {"x", "2"},
+		"x/y[1]": {}, "x/y[0]": {}, "x/y[01]": {},
 	} {
 		if host, pid := labelParts(label); (host == "" || pid == "") != (want[0] == "") || pid != want[1] {
 			t.Errorf("%q: %q, %q", label, host, pid)
