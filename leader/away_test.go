@@ -71,9 +71,11 @@ func TestALossThatAFenceHasNoticedEndsNoRunWhileTheServerIsAway(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		refusal error
-		succeed bool // another leads meanwhile, and writes first
+		succeed bool  // another leads meanwhile, and writes first
+		also    error // what fn tells of besides
 	}{
 		"nobody has written":        {refusal: pglock.ErrLost},
+		"another lock is lost, too": {refusal: pglock.ErrLost, also: &pglock.LostError{Lock: "y", Token: 1}},
 		"the successor has written": {refusal: fencedstore.ErrStaleToken, succeed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +94,7 @@ func TestALossThatAFenceHasNoticedEndsNoRunWhileTheServerIsAway(t *testing.T) {
 				t.Fatalf("a write under a lease that is lost: %v", err)
 			}
 			way.cut(true)
-			now.returns <- err
+			now.returns <- errors.Join(c.also, err)
 			e.eventually("the end of the release", func() bool {
 				return m.Status().Err != nil || m.Status().State == leader.StateIdle
 			})

@@ -224,14 +224,17 @@ func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn work) (ove
 // tellsOfLoss reports whether a fence that returned err has noticed the loss of the lease: it refused the lease's token
 // as lost, or because a later one has passed it. The loss of another lock says nothing of this one.
 func tellsOfLoss(err error, lease *pglock.Lease) bool {
-	stale, is := errors.AsType[*fencedstore.StaleTokenError](err)
-	if is && stale.Token == lease.Token() && stale.LastToken > stale.Token {
-		return true
+	switch e := err.(type) {
+	case *fencedstore.StaleTokenError:
+		return e.Token == lease.Token() && e.LastToken > e.Token
+	case *pglock.LostError:
+		return e.Token == lease.Token() && e.Lock == lease.Name()
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), func(err error) bool { return tellsOfLoss(err, lease) })
+	case interface{ Unwrap() error }:
+		return tellsOfLoss(e.Unwrap(), lease)
 	}
-	if lost, is := errors.AsType[*pglock.LostError](err); is {
-		return lost.Token == lease.Token() && lost.Lock == lease.Name()
-	}
-	return errors.Is(err, pglock.ErrLost) // the driver does not say which of several fences refused it
+	return err == pglock.ErrLost // the driver does not say which of several fences refused it
 }
 
 // joined is errors.Join, but returns a single error as it is.

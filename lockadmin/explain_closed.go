@@ -24,6 +24,7 @@ type tableLock struct {
 type inTheWay struct {
 	Backend
 	writes bool // it has passed a fence
+	closes bool // it keeps others from writing to a table of pglock itself
 }
 
 func (l *look) scanTableLock(r pgx.Rows) (t tableLock, err error) {
@@ -47,7 +48,7 @@ var (
 func (l *look) scanInTheWay(r pgx.Rows) (w inTheWay, err error) {
 	var at time.Time
 	err = r.Scan(&w.PID, null(&w.User), null(&w.Application), null(&w.State), micros(&w.Transaction),
-		micros(&w.InState), moment(&at), &w.writes)
+		micros(&w.InState), moment(&at), &w.writes, &w.closes)
 	l.reckon(at, &w.Transaction, &w.InState)
 	w.Use, w.Query, w.Hidden, w.MayEnd = BackendBlocker, w.InState, w.State == "", true
 	return w, err
@@ -74,13 +75,19 @@ func (l *look) lockers(r *reader, modes []string, tables ...string) []tableLock 
 	if len(pids) == 0 {
 		return found
 	}
-	all := rows(r, protocol.InTheWay, []any{l.schema, pids}, l.scanInTheWay)
+	all := rows(r, protocol.InTheWay, []any{l.schema, pids, closedToWriters}, l.scanInTheWay)
 	for n, t := range found {
 		for _, w := range all {
 			if slices.Contains(t.waitsFor, w.PID) {
 				found[n].inTheWay = append(found[n].inTheWay, w)
 			}
 		}
+		closes := func(pid int) bool {
+			return slices.ContainsFunc(found[n].inTheWay, func(w inTheWay) bool { return w.PID == pid && w.closes })
+		}
+		slices.SortStableFunc(t.waitsFor, func(a, b int) int {
+			return cmp.Compare(boolean(closes(b)), boolean(closes(a)))
+		})
 	}
 	return found
 }

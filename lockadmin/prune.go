@@ -86,6 +86,7 @@ func (p *pruner) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.inUse = false
 	for more := true; more; {
 		n, _, err := p.call(ctx, protocol.SweepAll(p.admin.schema), sweptAtOnce)
 		if err != nil {

@@ -140,14 +140,22 @@ func (l *look) next() string {
 	if l.Queue.Alive == nil {
 		return "then it is free: nobody waits for it"
 	}
+	if others := l.alsoWaitsFor(); others != "" {
+		return say("then %s still waits for %s", l.Queue.Alive.Holder, others)
+	}
+	return say("then %s gets it, the first of %s", l.Queue.Alive.Holder, count(l.alive(), "waiter"))
+}
+
+// alsoWaitsFor is what keeps the lock from the first in the queue when one lease has ended; "": nothing.
+func (l *look) alsoWaitsFor() string {
 	first := l.Queue.Alive
 	switch n := len(l.Holders) - 1; {
-	case n > 0 && first.Mode != pglock.ModeLimit:
-		return say("then %s still waits for %s", first.Holder, several(n, "the other holder", "%d other holders"))
+	case n > 0 && (first.Mode != pglock.ModeLimit || l.Holders[0].Mode != pglock.ModeLimit):
+		return several(n, "the other holder", "%d other holders")
 	case len(l.Obstacles) > 0:
-		return say("then %s still waits for %s", first.Holder, word(l.Obstacles[0].Lock))
+		return word(l.Obstacles[0].Lock)
 	}
-	return say("then %s gets it, the first of %s", first.Holder, count(l.alive(), "waiter"))
+	return ""
 }
 
 func count(n int, what string) string { return several(n, "1 "+what, "%d "+what+"s") }
@@ -176,7 +184,7 @@ func (l *look) breakStep(name string, token pglock.Token, holder, reason string)
 	effect := say("Takes the lock away at once. It stops no program: if %s still runs, it goes on until it "+
 		"notices. The fence refuses its later writes; what it does without a fence, such as files and mails, nothing "+
 		"refuses.", holder)
-	if name == l.Lock && l.Queue.Alive != nil {
+	if name == l.Lock && l.Queue.Alive != nil && l.alsoWaitsFor() == "" {
 		effect = strings.Replace(effect, "at once.", say("at once and gives it to %s.", l.Queue.Alive.Holder), 1)
 	}
 	return Step{Do: "Take the lock away from this holder.", Run: RunAdmin,

@@ -29,9 +29,14 @@ func (t tableLock) other(pid int) string {
 	return process(t.inTheWay[n].Backend) + shown.Either(t.inTheWay[n].writes, " (a fenced write)", "")
 }
 
+// last reports whether the others are to be ended first: t has changed something, or they keep everybody out, too.
+func (t tableLock) last() bool {
+	return t.holds || slices.ContainsFunc(t.inTheWay, func(w inTheWay) bool { return w.closes })
+}
+
 // cause names whoever is to be ended first.
 func (t tableLock) cause() string {
-	if len(t.waitsFor) > 0 && t.holds {
+	if len(t.waitsFor) > 0 && t.last() {
 		return t.other(t.waitsFor[0])
 	}
 	return process(t.Backend)
@@ -85,14 +90,14 @@ func (l *look) endLocker(t tableLock) (steps []Step) {
 	if len(t.waitsFor) == 0 {
 		return l.endProcess(t.Backend)
 	}
-	begin := shown.Either(t.holds, "End", "Or end")
-	if !t.holds {
+	begin := shown.Either(t.last(), "End", "Or end")
+	if !t.last() {
 		steps = []Step{terminate("End the connection of process %d, which waits: then everybody else goes on.",
-			t.Backend, "It has changed nothing yet.")}
+			t.Backend, "It has changed nothing in a table yet.")}
 	}
 	for _, pid := range t.waitsFor {
 		if pid == 0 { // as the server says it
-			steps = append(steps, Step{Do: shown.Either(t.holds, "Find", "Or find") + " the prepared transaction " +
+			steps = append(steps, Step{Do: shown.Either(t.last(), "Find", "Or find") + " the prepared transaction " +
 				"that is in the way, and end it with COMMIT PREPARED or ROLLBACK PREPARED.", Run: RunSQL,
 				Command: "SELECT gid, owner, database, prepared FROM pg_prepared_xacts ORDER BY prepared"})
 			continue
@@ -100,7 +105,7 @@ func (l *look) endLocker(t tableLock) (steps []Step) {
 		steps = append(steps, terminate(begin+" the connection of process %d, which is in the way.",
 			Backend{PID: pid, MayEnd: true}, "Rolls its transaction back: what it has not committed is lost."))
 	}
-	if t.holds {
+	if t.last() {
 		steps = append(steps, terminate("Or end the connection of process %d: then everybody else goes on.", t.Backend,
 			""))
 	}

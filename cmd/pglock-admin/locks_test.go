@@ -181,7 +181,7 @@ func TestABreakOfALockedTableSaysWhatNamesThatProcess(t *testing.T) {
 	for _, what := range []string{"jobs/a", "--session " + session} {
 		args := append(append([]string{"break"}, strings.Fields(what)...), "--reason", "r")
 		in(t, db.URL(), args...).want(t, cli.ExitFailure, "nothing was broken: ",
-			"try: pglock-admin why, which names whoever has locked a whole table, or waits to\n")
+			", which names whoever has locked a whole table, or waits to\n")
 	}
 }
 

@@ -65,7 +65,7 @@ func TestACallHearsOfNoFailureFromBeforeIt(t *testing.T) {
 				d.Lend = func(ctx context.Context) (*pgx.Conn, func(), error) {
 					conn, give, err := lend(ctx)
 					if _, late := errors.AsType[*LateError](err); late && later.Load() {
-						time.Sleep(1)
+						time.Sleep(time.Nanosecond)
 						err = &LateError{errLater}
 					}
 					return conn, give, err
@@ -108,7 +108,7 @@ func TestCallsThatComeLaterWaitForAConnectionAsLong(t *testing.T) {
 		if n := len(b) + len(c) + len(e); n > 0 {
 			t.Fatalf("%d calls came back before their time", n)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		fails(t, b)
 		fails(t, c)
 		time.Sleep(limit/4 - 1)

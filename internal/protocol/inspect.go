@@ -117,8 +117,8 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::
 		AND k.locktype OPERATOR(pg_catalog.=) 'relation'
 	ORDER BY k.virtualtransaction, k.pid, k.granted, p.gid, c.relkind DESC, c.relname LIMIT 20`
 
-// InTheWay tells of some processes what pg_stat_activity shows of them, the server's time, and whether they have passed
-// a fence of a schema.
+// InTheWay tells of some processes what pg_stat_activity shows of them, the server's time, whether they have passed a
+// fence of a schema, and whether they keep writers from one of its tables.
 const InTheWay = `SELECT a.pid, a.usename::pg_catalog.text, a.application_name, a.state,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) a.xact_start) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) a.state_change) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
@@ -126,7 +126,11 @@ const InTheWay = `SELECT a.pid, a.usename::pg_catalog.text, a.application_name, 
 		EXISTS (SELECT FROM pg_catalog.pg_locks k
 				JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) k.relation AND c.relname OPERATOR(pg_catalog.=) 'fences'
 				JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace AND n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.text
-			WHERE k.pid OPERATOR(pg_catalog.=) a.pid AND k.granted AND k.mode OPERATOR(pg_catalog.=) 'RowExclusiveLock')
+			WHERE k.pid OPERATOR(pg_catalog.=) a.pid AND k.granted AND k.mode OPERATOR(pg_catalog.=) 'RowExclusiveLock'),
+		EXISTS (SELECT FROM pg_catalog.pg_locks k
+				JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) k.relation
+				JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace AND n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.text
+			WHERE k.pid OPERATOR(pg_catalog.=) a.pid AND k.granted AND k.mode OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[]))
 	FROM pg_catalog.pg_stat_activity a WHERE a.pid OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.int4[])
 	ORDER BY a.pid`
 

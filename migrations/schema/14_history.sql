@@ -182,8 +182,8 @@ $$;
 -- it looks at no more than p_limit entries after the one with the id p_after, the oldest first. It returns how many
 -- went, and next: pass that to the following step, each in a transaction by itself, until it is NULL. It locks what it
 -- removes and, if there is anything, the record of the installation: nothing goes without the mark history_pruned, or
--- it would look as if somebody had changed the record. It waits for nobody: while somebody else has locked that record
--- it removes nothing, and next is p_after.
+-- it would look as if somebody had changed the record. It does not wait for that record: while somebody else has locked
+-- it, it removes nothing, and next is p_after.
 CREATE FUNCTION prune_history(
   p_older interval DEFAULT NULL, p_limit int DEFAULT 1000, p_after bigint DEFAULT 0, OUT removed bigint,
   OUT next bigint)

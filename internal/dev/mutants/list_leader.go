@@ -73,10 +73,10 @@ var ofLeaders = []mutant{
 		{"leader/candidate.go", " || end != nil && tellsOfLoss(err, lease)\n", "\n"},
 	}, electing, "^TestALossThatAFence"},
 	{"a loss that only the successor's write tells of ends Run", []edit{
-		{"leader/candidate.go", "if is && stale.Token == lease.Token()", "if is && false"},
+		{"leader/candidate.go", "return e.Token == lease.Token() && e.LastToken > e.Token", "return false"},
 	}, electing, "^TestALossThatAFence"},
 	{"the loss of another lock ends no Run", []edit{
-		{"leader/candidate.go", "lost.Token == lease.Token() && lost.Lock == lease.Name()", "lost != nil"},
+		{"leader/candidate.go", "e.Token == lease.Token() && e.Lock == lease.Name()", "e != nil"},
 	}, electing, "^TestTheLossOfAnotherLock"},
 	{"a panic of fn keeps the lock", []edit{
 		{"leader/candidate.go", "\t\tif !given { // fn has panicked, or called Goexit\n",

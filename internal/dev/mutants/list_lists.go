@@ -119,7 +119,7 @@ var ofLists = []mutant{
 		{"lockadmin/reckon.go", "*age-at.Sub(l.At)", "*age"},
 	}, administration, "^TestTheAgesOfALook"},
 	{"why: a healthy write is ended, and whoever waits for its table is not", []edit{
-		{"lockadmin/verdicts_table.go", "\tif !t.holds {\n", "\tif false {\n"},
+		{"lockadmin/verdicts_table.go", "\tif !t.last() {\n", "\tif false {\n"},
 	}, administration, "^TestWhoeverWaitsForAWholeTable"},
 	{"why: a label has somebody end process 1", []edit{
 		{"lockadmin/verdicts.go", "err != nil || n < 2 {", "err != nil {"},

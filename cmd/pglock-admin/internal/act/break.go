@@ -161,7 +161,9 @@ func breakFailed(o *cli.Options, err error, why, see string) error {
 			Hint: cli.Again + strings.TrimRight(strings.TrimPrefix(pgErr.Hint, "Try again"), ".;")}
 	case of && pgErr.Code == "55P03" && pgErr.Hint == "": // not the lock's row, which the server would name
 		return &cli.Advised{Text: "nothing was broken", Err: err, Code: cli.ExitFailure,
-			Hint: "pglock-admin why" + o.Same() + ", which names whoever has locked a whole table, or waits to"}
+			Hint: why + ", which names whoever has locked a whole table, or waits to\n  If it names nobody: psql -c " +
+				"\"SELECT pid, mode, relation::regclass FROM pg_locks WHERE mode IN ('AccessExclusiveLock', " +
+				"'ExclusiveLock', 'ShareRowExclusiveLock', 'ShareLock') AND relation IS NOT NULL\""}
 	case cli.StateOf(err) == "57014": // the server undid it
 		return cli.Errorf(cli.ExitFailure, why+", which names that transaction's process\n"+
 			"  If it names none: psql -c 'SELECT 1' shows whether the server hangs", "nothing was broken within %s "+
