@@ -15,6 +15,10 @@ func TestNobodyIsStuckForAMoment(t *testing.T) {
 	left := func(d time.Duration) HolderFacts { return holderOf(30*time.Second - d) }
 	hangs := lookAt(left(time.Second)).queued(time.Second, true)
 	hangs.Processes[0] = Backend{Use: BackendHeartbeat, PID: 20001, Token: 2, State: "active", Query: 9 * time.Second}
+	places := lookAt(holderOf(0), left(soon)).queuedAs(pglock.ModeLimit)
+	for n := range places.Holders {
+		places.Holders[n].Mode = pglock.ModeLimit
+	}
 	for name, c := range map[string]struct {
 		look     *look
 		kind     string
@@ -22,12 +26,11 @@ func TestNobodyIsStuckForAMoment(t *testing.T) {
 	}{
 		"more than a moment is left": {lookAt(left(soon+time.Millisecond)).queued(time.Second, true), whyStopped,
 			SeverityStuck},
-		"the lease ends": {lookAt(left(soon)).queued(time.Second, true), whyStopped, SeverityBusy},
-		"that of one of two": {lookAt(holderOf(0), left(soon)).queuedAs(pglock.ModeLimit), whyStopped,
-			SeverityBusy},
-		"nobody waits":           {lookAt(left(soon)), whyStopped, SeverityWarning},
-		"its renewal hangs":      {hangs, whyHeartbeat, SeverityStuck},
-		"its write stands there": {besideWrite(left(soon)), whyIdle, SeverityStuck},
+		"the lease ends":            {lookAt(left(soon)).queued(time.Second, true), whyStopped, SeverityBusy},
+		"that of one of two places": {places, whyStopped, SeverityBusy},
+		"nobody waits":              {lookAt(left(soon)), whyStopped, SeverityWarning},
+		"its renewal hangs":         {hangs, whyHeartbeat, SeverityStuck},
+		"its write stands there":    {besideWrite(left(soon)), whyIdle, SeverityStuck},
 	} {
 		c.look.conclude()
 		v := c.look.Verdicts[0]

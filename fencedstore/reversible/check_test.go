@@ -92,26 +92,24 @@ func TestI7_OperationWhoseCheckIsNeverAnsweredIsUndoneAtTheLocalDeadline(t *test
 	wantCalls(t, calls, "capture apply restore")
 }
 
-// The heartbeat goes on over a connection of its own while no check gets one of the pool: the operation does not wait
-// for that.
+// The heartbeat goes on while no check is answered: the operation does not wait for that.
 func TestI7_OperationIsUndoneAtTheDeadlineOfItsEndThoughTheLeaseGoesOn(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, func(c *pgxpool.Config) { c.MaxConns = 1 }, pglock.WithTTL(8*time.Second))
+	s := newStage(t, unchanged, pglock.WithTTL(8*time.Second))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	var calls []string
-	var conn *pgxpool.Conn
 	held := false
-	err := reversible.Run(ctx, s.lease, told(&calls, func(ctx context.Context) (err error) {
-		conn, err = s.pool.Acquire(ctx)
+	err := reversible.Run(ctx, s.lease, told(&calls, func(ctx context.Context) error {
+		_, err := s.pool.Exec(ctx, `CREATE OR REPLACE FUNCTION pglock.check_leases(
+				p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[])
+			RETURNS TABLE (n bigint, reason text, expires_at timestamptz, remaining_us bigint)
+			LANGUAGE sql AS 'SELECT 1::bigint, NULL, now(), 1::bigint FROM pg_sleep(60)'`)
 		return err
 	}, func(context.Context) error {
 		held = s.lease.Valid()
 		return nil
 	}))
-	if conn != nil {
-		conn.Release()
-	}
 	if !errors.Is(err, reversible.ErrUnconfirmed) || !errors.Is(err, reversible.ErrUndone) || !held {
 		t.Errorf("%v, held is %v; want ErrUnconfirmed and ErrUndone while it is held", err, held)
 	}
