@@ -52,7 +52,8 @@ func exported(t *testing.T) map[string]map[string]bool {
 	families := must.Get(registry.Gather())(t)
 	found := map[string]map[string]bool{}
 	for _, family := range families {
-		labels := map[string]bool{"job": true, "instance": true} // of every target
+		labels := map[string]bool{"job": true, "instance": true, "pod": true, "container": true,
+			"node": true} // of targets
 		for _, m := range family.GetMetric() {
 			for _, l := range m.GetLabel() {
 				labels[l.GetName()] = true
