@@ -203,7 +203,7 @@ BEGIN
   IF aged IS NULL THEN
     RETURN;
   END IF;
-  LOCK TABLE events IN ROW EXCLUSIVE MODE;               -- before the record, which nobody keeps while he waits for it
+  LOCK TABLE events IN ROW EXCLUSIVE MODE;               -- first: whoever waits for it does not keep the record
   UPDATE installation i SET history_pruned = upto FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
     WHERE i.one = mine.one AND (i.history_pruned IS NULL OR i.history_pruned < upto);
   IF (SELECT i.history_pruned >= upto FROM installation i) IS NOT TRUE THEN
