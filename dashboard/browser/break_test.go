@@ -140,7 +140,7 @@ func TestWhoeverClosesTheDialogHearsWhatBecameOfTheBreak(t *testing.T) {
 	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
 	p.expect("503 (Service Unavailable)")
 	p.expect("504 (Gateway Timeout)")
-	p.expect("ERR_EMPTY_RESPONSE")
+	p.expectLostConnections()
 	on := fmt.Sprintf("Token %d of app-1 on nightly: ", lease.Token())
 	const unknown = "The server did not answer, so it is unknown whether the lease was broken."
 	for _, way := range []struct {

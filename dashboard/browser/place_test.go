@@ -96,9 +96,7 @@ func TestAnAddressThatLeadsToAnotherDatabaseIsRefused(t *testing.T) {
 		{"#/lock?name=nightly", ".sentence", "app-1 has held it"},
 	} {
 		p := open(t, s.home, v.address, 1240, 900)
-		p.expect("ERR_INCOMPLETE_CHUNKED_ENCODING")
-		p.expect("ERR_CONNECTION_")
-		p.expect("ERR_EMPTY_RESPONSE")
+		p.expectLostConnections()
 		p.expect("409 (Conflict)")
 		p.text(v.is, v.text)
 		p.text("#link", "live")
