@@ -462,7 +462,7 @@ func TestCommandsOfThePageNameTheSchema(t *testing.T) {
 	must.Do(t, migrations.Up(t.Context(), pool, migrations.WithSchema(schema)))
 	usual := startOver(t, db, pool)
 	admin := must.Get(lockadmin.New(t.Context(), pool, lockadmin.WithSchema(schema)))(t)
-	page := must.Get(dashboard.New(admin, dashboard.Config{}))(t)
+	page := must.Get(dashboard.New(admin, dashboard.Config{Anybody: true}))(t)
 	defer page.Close()
 	for schemaOf, handler := range map[string]http.Handler{"pglock": usual.page, schema: page} {
 		usual.execute(fmt.Sprintf(

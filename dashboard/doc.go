@@ -13,9 +13,10 @@
 //
 // # Who may do what
 //
-// With the zero Config the page is read-only, and asks nobody who they are: whoever reaches the handler sees the locks.
-// Auth asks the application, People are those who have a password or a token. Breaks lets them break locks; the history
-// names them. Requests that change something must come from the page's own origin (http.CrossOriginProtection).
+// Config says whom the page lets in: Auth asks the application, People are those who have a password or a token, and
+// with Anybody whoever reaches the handler sees the locks. Without one of the three New refuses. Breaks lets those who
+// have a name break locks; the history names them. Requests that change something must come from the page's own origin
+// (http.CrossOriginProtection).
 //
 // # What it reads
 //

@@ -42,7 +42,7 @@ func TestThePageWorksBelowAnyPrefix(t *testing.T) {
 // Without the slash the browser would look for everything one level too high.
 func TestWithoutTheSlashTheBrowserIsSentToIt(t *testing.T) {
 	t.Parallel()
-	page := must.Get(dashboard.New(new(lockadmin.Admin), dashboard.Config{}))(t)
+	page := must.Get(dashboard.New(new(lockadmin.Admin), dashboard.Config{Anybody: true}))(t)
 	defer page.Close()
 	for _, one := range []struct{ prefix, asked, to string }{
 		{"/locks", "/locks", "./locks/"},
@@ -73,7 +73,7 @@ func TestWithoutTheSlashTheBrowserIsSentToIt(t *testing.T) {
 // A server that knows no deadlines could not get rid of a reader that stops.
 func TestAServerWithoutDeadlinesIsRefusedStreams(t *testing.T) {
 	t.Parallel()
-	page := must.Get(dashboard.New(new(lockadmin.Admin), dashboard.Config{}))(t)
+	page := must.Get(dashboard.New(new(lockadmin.Admin), dashboard.Config{Anybody: true}))(t)
 	defer page.Close()
 	w := httptest.NewRecorder()
 	page.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/stream", nil))

@@ -17,7 +17,7 @@ const (
 	MaxTitleBytes = 200
 )
 
-// Config says how the page is served. Its zero value is a page that is read-only and lets everybody in.
+// Config says how the page is served. It must say whom the page lets in: by exactly one of Auth, People and Anybody.
 type Config struct {
 	// Title names the installation on the page, for instance "production, eu-1", beside the server and the database.
 	// Up to MaxTitleBytes.
@@ -28,10 +28,12 @@ type Config struct {
 	// Auth asks the application who sends a request, before anything else is done with it. An error refuses the
 	// request: with 403 if it is ErrForbidden, otherwise with 401. The answer does not contain the error. Auth is
 	// called from many goroutines, also for every file of the page. To show a form for the login instead of a refusal,
-	// put the Dashboard behind the application's own middleware. Nil, without People: everybody is let in.
+	// put the Dashboard behind the application's own middleware.
 	Auth func(*http.Request) (Identity, error)
 	// People are let in instead, each by a password or a token. Nil, or at least one.
 	People []Person
+	// Anybody who reaches the handler is let in, to read: what is in front of it has asked who they are.
+	Anybody bool
 	// Streams limits how many streams are open at once, up to MaxStreams; a page has one or two. More are refused with
 	// 503. 0: DefaultStreams.
 	Streams int
@@ -58,6 +60,10 @@ func (c *Config) check() error {
 		refuse.Number("connections", c.Connections, 1, MaxConnections),
 		refuse.If(c.People != nil && len(c.People) == 0, "People", "empty", "have somebody, or be nil"),
 		refuse.If(c.Auth != nil && c.People != nil, "Auth", "given with People", "be given alone"),
+		refuse.If(c.Anybody && c.Auth != nil, "Anybody", "given with Auth", "be given alone"),
+		refuse.If(c.Anybody && c.People != nil, "Anybody", "given with People", "be given alone"),
 		refuse.If(c.Breaks && c.Auth == nil && c.People == nil, "Breaks", "given alone",
-			"be given with Auth or People: the history names whoever breaks a lock"))
+			"be given with Auth or People: the history names whoever breaks a lock"),
+		refuse.If(!c.Anybody && c.Auth == nil && c.People == nil, "Auth", "nil",
+			"be given, or People; or Anybody, where whoever reaches the page may read it"))
 }

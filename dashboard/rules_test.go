@@ -163,8 +163,11 @@ func TestNewRefusesAWrongConfig(t *testing.T) {
 	alice := dashboard.Person{Name: "alice", Secret: "correct horse"}
 	people := func(all ...dashboard.Person) dashboard.Config { return dashboard.Config{People: all} }
 	for want, c := range map[string]dashboard.Config{
-		"Breaks is given alone":     {Breaks: true},
-		"Auth is given with":        {Auth: noAuth, People: []dashboard.Person{alice}},
+		"Auth is nil":               {},
+		"Breaks is given alone":     {Breaks: true, Anybody: true},
+		"Auth is given with People": {Auth: noAuth, People: []dashboard.Person{alice}},
+		"Anybody is given with Aut": {Auth: noAuth, Anybody: true},
+		"Anybody is given with Peo": {People: []dashboard.Person{alice}, Anybody: true},
 		"People is empty":           {People: []dashboard.Person{}},
 		"password is 7 bytes long":  people(dashboard.Person{Name: "a", Secret: "hunter2"}),
 		"token is 257 bytes long":   people(dashboard.Person{Name: "a", Secret: strings.Repeat("x", 257), Token: true}),
@@ -180,7 +183,7 @@ func TestNewRefusesAWrongConfig(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	if _, err := dashboard.New(nil, dashboard.Config{}); err == nil {
+	if _, err := dashboard.New(nil, dashboard.Config{Anybody: true}); err == nil {
 		t.Error("no Admin is no error")
 	}
 }

@@ -121,6 +121,7 @@ func configOf(opts []setting) (c dashboard.Config) {
 	for _, set := range opts {
 		set(&c)
 	}
+	c.Anybody = c.Auth == nil && c.People == nil
 	return c
 }
 

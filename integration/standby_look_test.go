@@ -247,7 +247,7 @@ type listOfPage struct {
 // pageList asks a page over the server.
 func pageList(t *testing.T, on *node) (list listOfPage) {
 	t.Helper()
-	page := must.Get(dashboard.New(newAdmin(t, newPool(t, on.url)), dashboard.Config{}))(t)
+	page := must.Get(dashboard.New(newAdmin(t, newPool(t, on.url)), dashboard.Config{Anybody: true}))(t)
 	defer page.Close()
 	answer := httptest.NewRecorder()
 	page.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/locks", nil))

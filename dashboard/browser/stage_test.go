@@ -68,6 +68,7 @@ func stageOf(t *testing.T, admin *lockadmin.Admin, opts ...setting) *stage {
 	for _, set := range opts {
 		set(&config)
 	}
+	config.Anybody = config.Auth == nil
 	page := must.Get(dashboard.New(admin, config))(t)
 	s := &stage{t: t, admin: admin}
 	mux := http.NewServeMux()

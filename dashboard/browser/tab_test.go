@@ -115,7 +115,7 @@ func (p *tab) expect(text string) { p.expected = append(p.expected, text) }
 // expectLostConnections allows that connections end, because the test ends them. Which word Chromium has for it
 // depends on the moment: before the request left, before its answer came, or within it.
 func (p *tab) expectLostConnections() {
-	for _, text := range []string{"SOCKET_NOT_CONNECTED", "CONNECTION_", "EMPTY_RESPONSE", "INCOMPLETE_CHUNKED_ENCODING"} {
+	for _, text := range []string{"SOCKET_NOT_CONNECTED", "CONNECTION_", "EMPTY_RESPONSE", "INCOMPLETE_CHUNKED"} {
 		p.expect("net::ERR_" + text)
 	}
 }

@@ -138,10 +138,14 @@ func (s *serving) check(o *cli.Options) (page dashboard.Config, err error) {
 		}
 	}
 	page = dashboard.Config{Title: s.title, Breaks: s.enableBreak, People: s.people.people, Streams: s.streams}
-	if s.enableBreak && !s.people.any() { // whoever uses this machine, in the name of whoever runs this
+	switch {
+	case s.people.any():
+	case s.enableBreak: // whoever uses this machine, in the name of whoever runs this
 		page.Auth = func(*http.Request) (dashboard.Identity, error) {
 			return dashboard.Identity{Name: cli.Actor(), MayBreak: true}, nil
 		}
+	default:
+		page.Anybody = true
 	}
 	if err = cmp.Or(refuse.Number("streams", s.streams, 1, dashboard.MaxStreams), try(page)); err != nil {
 		return page, cli.UsageErrorf(cli.ValidInstead(err), "%s", cli.Message(err))
