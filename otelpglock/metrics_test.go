@@ -9,11 +9,14 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/must"
@@ -317,7 +320,28 @@ func TestLabelsOfLocksAreFewAndOffByDefault(t *testing.T) {
 // Otherwise Prometheus would not see the first time as an increase.
 func TestCountersOfWhatIsRareBeginWithZero(t *testing.T) {
 	t.Parallel()
-	began := newTelemetry(t).metrics(t)
+	wantZeros(t, newTelemetry(t).metrics(t))
+}
+
+// late is an observer of the global provider, which was set after it. A process can do that once.
+var late = sync.OnceValues(func() (*telemetry, error) {
+	o, err := otelpglock.New()
+	s := &telemetry{Observer: o, reader: sdkmetric.NewManualReader()}
+	otel.SetMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(s.reader)))
+	return s, err
+})
+
+// It is not parallel: others make observers of the global provider, too.
+func TestCountersBeginWithZeroAlsoIfTheProviderIsSetAfterNew(t *testing.T) {
+	s := must.Get(late())(t)
+	s.Observer.Observe(t.Context(), pglock.Event{Kind: pglock.EventGrant, At: time.Now(), Lock: "orders/1",
+		Mode: pglock.ModeExclusive, Token: 1})
+	wantZeros(t, s.metrics(t))
+}
+
+// wantZeros wants the counters of what is rare, with 0.
+func wantZeros(t *testing.T, began map[string][]series) {
+	t.Helper()
 	for name, series := range map[string]int{
 		"pglock.lease.losses": 5, "pglock.write.stale": 1, "pglock.write.unknown": 1, "pglock.renewal.late": 1,
 		"pglock.renewal.failures":      1,

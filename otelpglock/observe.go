@@ -2,6 +2,7 @@ package otelpglock
 
 import (
 	"context"
+	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -13,6 +14,7 @@ type observer struct {
 	meters     *meters
 	attributes attributes
 	spans      *spans
+	first      sync.Once // event
 }
 
 // begin makes the series of what is rare, so that the first time is an increase.
@@ -44,6 +46,8 @@ func (o *observer) begin(label string) {
 
 // Observe records one event. It waits for nobody but the providers.
 func (o *observer) Observe(ctx context.Context, e pglock.Event) {
+	// The global provider forgets what came before the application has set it.
+	o.first.Do(func() { o.begin("") })
 	m, mode := o.meters, string(e.Mode)
 	of := func(d dimensions) metric.MeasurementOption { return o.attributes.of(e.Lock, d) }
 	plain := func(d dimensions) metric.MeasurementOption { return o.attributes.of("", d) } // without a lock
