@@ -50,7 +50,7 @@ type Candidate struct {
 	ended   time.Time               // when the lease did: later than told, if fn was asked to stop before
 	since   time.Time               // when the state before that began
 	wish    *wish
-	failure error // of the last campaign, or at the end of the last term
+	failure error // of the last campaign, or of fn's last call and what followed it
 }
 
 // work is the fn of Run.
@@ -204,6 +204,7 @@ func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn work) (ove
 		} else if end = lease.HandOver(context.WithoutCancel(ctx), w.to); end == nil {
 			given = true
 		} else if errors.Is(end, pglock.ErrNoWaiter) && ctx.Err() == nil && lease.Valid() {
+			c.fail(err)
 			w.done <- end
 			continue // nothing has changed: fn continues to lead
 		} else {

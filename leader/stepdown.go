@@ -28,8 +28,8 @@ func (c *Candidate) Resign(ctx context.Context) error {
 // and this candidate campaigns again, at the end of the queue.
 //
 // If the named candidate gives up while fn stops, Run calls fn again with the same lease, and this candidate continues
-// to lead. A candidate that died within the last seconds may still count as alive (pglock.WithSessionTTL). It then gets
-// the lock, which stays taken until its TTL has passed.
+// to lead. Status has the error of the call before. A candidate that died within the last seconds may still count as
+// alive (pglock.WithSessionTTL). It then gets the lock, which stays taken until its TTL has passed.
 //
 // ctx limits only the question and the wait: if it ends after the question, the hand-over continues. As with Resign, do
 // not call HandOver with fn's context.

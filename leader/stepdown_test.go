@@ -93,6 +93,8 @@ func TestHandOverToACandidateThatLeavesMeanwhileLetsTheLeaderGoOn(t *testing.T) 
 		t.Fatal("the named candidate has led")
 	}
 	e.eventually("the named candidate to leave the queue", func() bool { return e.waiting() == 1 })
+	halfDone := errors.New("half of it is done")
+	now.whenTold <- halfDone
 	close(now.free)
 	if err := receive(t, handed, "the end of HandOver"); !errors.Is(err, pglock.ErrNoWaiter) {
 		t.Errorf("HandOver: %v", err)
@@ -100,6 +102,9 @@ func TestHandOverToACandidateThatLeavesMeanwhileLetsTheLeaderGoOn(t *testing.T) 
 	again := m.leads()
 	if again.lease != now.lease || !again.lease.Valid() || again.ctx.Err() != nil {
 		t.Errorf("the leader goes on with %v, %v", again.lease, again.ctx.Err())
+	}
+	if s := m.Status(); s.State != leader.StateLeading || s.Err != halfDone {
+		t.Errorf("the leader says of itself: %+v", s)
 	}
 	close(again.free)
 	if err := m.HandOver(t.Context(), "b"); err != nil {
