@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -19,6 +20,12 @@ var ViewIll = viewIll
 func (c *Config) SetPace(poll, quiet, piece, whole time.Duration) {
 	c.pace = defaultPace
 	c.pace.poll, c.pace.quiet, c.pace.piece, c.pace.whole = poll, quiet, piece, whole
+}
+
+// SetAgain has a lock explained again after another time.
+func (c *Config) SetAgain(d time.Duration) {
+	c.pace = cmp.Or(c.pace, defaultPace)
+	c.pace.again = d
 }
 
 // SetBodyTime gives clients less time to send a body.

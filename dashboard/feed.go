@@ -103,6 +103,7 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 	defer timer.Stop()
 	var seen []byte
 	var told time.Time
+	var why *whyView // of one lock: it takes longer than all else, so it may be as old as told
 	for {
 		select {
 		case <-ctx.Done():
@@ -112,15 +113,18 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 		began := time.Now()
 		now := d.look(ctx, q)
 		again := now.err == nil && q.name != "" && began.Sub(told) >= d.config.pace.again
-		if again || !bytes.Equal(now.fingerprint, seen) {
-			next := d.stateOf(ctx, q, now)
-			if ctx.Err() != nil {
-				return
-			}
-			f.set(next, true)
+		news := again || !bytes.Equal(now.fingerprint, seen)
+		if news && now.err == nil && q.name != "" {
+			why = d.readWhy(ctx, q.name)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if news {
 			seen, told = now.fingerprint, began
-		} else if now.err == nil && q.name == "" {
-			f.set(d.stateOf(ctx, q, now), false)
+		}
+		if news || now.err == nil {
+			f.set(d.stateOf(now, why), news)
 		}
 		timer.Reset(max(d.config.pace.poll, time.Since(began)))
 	}
@@ -168,15 +172,14 @@ func (d *Dashboard) look(ctx context.Context, q query) (g glance) {
 	return g
 }
 
-// stateOf makes what the watchers see. A lock is explained here, because its explanation changes with every second and
-// takes longer than all else.
-func (d *Dashboard) stateOf(ctx context.Context, q query, g glance) (s state) {
+// stateOf makes what the watchers see. A glance has no explanation of a lock, which changes with every second.
+func (d *Dashboard) stateOf(g glance, why *whyView) (s state) {
 	if g.err != nil {
 		return state{event: eventProblem, data: g.fingerprint}
 	}
 	s.event = eventLocks
 	if one, is := g.view.(oneView); is {
-		one.Why = d.readWhy(ctx, q.name)
+		one.Why = why
 		s.event, g.view = eventLock, one
 	}
 	var err error
