@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/internal/shown"
@@ -145,9 +147,41 @@ func WithoutPassword(connString string, c *pgx.ConnConfig) string {
 	return s
 }
 
+// plainest names every server, and which of them is wanted: after a failover the first is not the one that was asked.
 func plainest(c *pgx.ConnConfig) string {
-	return fmt.Sprintf("host=%s port=%d user=%s dbname=%s", valueText(c.Host), c.Port, valueText(c.User),
-		valueText(server.Database(c)))
+	servers := append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port}}, c.Fallbacks...)
+	// pgx has the same server twice, with and without TLS
+	servers = slices.CompactFunc(servers, func(a, b *pgconn.FallbackConfig) bool {
+		return a.Host == b.Host && a.Port == b.Port
+	})
+	var hosts, ports []string
+	for _, s := range servers {
+		hosts, ports = append(hosts, s.Host), append(ports, fmt.Sprint(s.Port))
+	}
+	text := fmt.Sprintf("host=%s port=%s user=%s dbname=%s", valueText(strings.Join(hosts, ",")),
+		strings.Join(ports, ","), valueText(c.User), valueText(server.Database(c)))
+	if wanted := sessionAttrs(c); wanted != "" {
+		text += " target_session_attrs=" + wanted
+	}
+	return text
+}
+
+// sessionAttrs is the target_session_attrs of a configuration, wherever it was given; empty if any server will do. pgx
+// keeps nothing of it but the function that asks a server.
+func sessionAttrs(c *pgx.ConnConfig) string {
+	asks := reflect.ValueOf(c.ValidateConnect).Pointer()
+	for word, f := range map[string]pgconn.ValidateConnectFunc{
+		"read-write":     pgconn.ValidateConnectTargetSessionAttrsReadWrite,
+		"read-only":      pgconn.ValidateConnectTargetSessionAttrsReadOnly,
+		"primary":        pgconn.ValidateConnectTargetSessionAttrsPrimary,
+		"standby":        pgconn.ValidateConnectTargetSessionAttrsStandby,
+		"prefer-standby": pgconn.ValidateConnectTargetSessionAttrsPreferStandby,
+	} {
+		if reflect.ValueOf(f).Pointer() == asks {
+			return word
+		}
+	}
+	return ""
 }
 
 // valueText quotes a value of a connection string of keywords and values.

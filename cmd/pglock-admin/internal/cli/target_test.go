@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 func TestPlacesOfEveryKind(t *testing.T) {
@@ -55,6 +59,40 @@ func TestASuggestedCommandLeavesOutThePassword(t *testing.T) {
 		if got := WithoutPassword(given, config); got != want && got != strings.TrimSuffix(want, "?") ||
 			strings.Contains(got, "ecret") {
 			t.Errorf("%s becomes %s, want %s", given, got, want)
+		}
+	}
+}
+
+// Also a command whose connection string had to be written anew leads to every server, and to the one that is wanted.
+func TestASuggestedCommandNamesEveryServer(t *testing.T) {
+	t.Parallel()
+	const plain = "host='db1,db2' port=5432,5433 user='app' dbname='app' target_session_attrs="
+	for _, wanted := range []string{"read-write", "read-only", "primary", "standby", "prefer-standby"} {
+		for _, given := range []string{ // psql refuses pool_, and nobody can tell the password from the rest
+			"postgres://app:secret@db1,db2:5433/app?target_session_attrs=" + wanted +
+				"&pool_ping_timeout=2s&application_name=secret",
+			"host=db1,db2 port=5432,5433 user=app password=secret dbname=app application_name=secret " +
+				"pool_ping_timeout=2s target_session_attrs = '" + wanted + "'",
+		} {
+			config := must.Get(pgxpool.ParseConfig(given))(t)
+			o := &Options{DatabaseURL: given, Schema: DefaultSchema, Config: config,
+				Getenv: func(string) string { return "" }}
+			if got, want := o.Psql(), "psql "+shown.Argument(plain+wanted); got != want {
+				t.Errorf("%s: %s, want %s", given, got, want)
+			}
+			if got, want := o.Same(), " --database-url "+shown.Argument(plain+wanted); got != want {
+				t.Errorf("%s: %s, want %s", given, got, want)
+			}
+			got, want := o.Elsewhere("list", "b"), shown.Argument(strings.Replace(plain, "dbname='app'", "dbname='b'",
+				1)+wanted)
+			if got != "list --database-url "+want {
+				t.Errorf("%s: %s, want %s", given, got, want)
+			}
+		}
+		there := must.Get(pgx.ParseConfig(plain + wanted))(t)
+		if servers := server.Addresses(there); !slices.Equal(servers, []string{"db1:5432", "db2:5433"}) ||
+			sessionAttrs(there) != wanted {
+			t.Errorf("%s leads to %v, %s", plain+wanted, servers, sessionAttrs(there))
 		}
 	}
 }
