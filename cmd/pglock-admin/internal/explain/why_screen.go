@@ -140,10 +140,11 @@ func whySteps(e lockadmin.Explanation) []lockadmin.Step {
 			steps = slices.Concat(steps, v.Steps)
 		}
 	}
-	told := map[string]bool{}
+	told := map[[3]string]bool{}
 	return slices.DeleteFunc(slices.Clone(steps), func(s lockadmin.Step) bool { // two may end with the same process
-		again := s.Command != "" && told[s.Command]
-		told[s.Command] = true
+		what := [3]string{s.Command, s.Database, s.Schema} // the same command elsewhere is another
+		again := s.Command != "" && told[what]
+		told[what] = true
 		return again
 	})
 }

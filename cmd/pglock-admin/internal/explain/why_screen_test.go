@@ -39,6 +39,25 @@ func TestAHeadingStandsOverSteps(t *testing.T) {
 	}
 }
 
+// The same command in another database, or in another schema, is another step.
+func TestNoPlaceToLookAtIsLeftOut(t *testing.T) {
+	t.Parallel()
+	look := func(do, database, schema string) lockadmin.Step {
+		return lockadmin.Step{Do: do, Run: lockadmin.RunAdmin, Command: "why report", Database: database,
+			Schema: schema}
+	}
+	steps := whySteps(lockadmin.Explanation{Verdicts: []lockadmin.Verdict{{Steps: []lockadmin.Step{
+		look("In one.", "one", ""), look("In two.", "two", ""), look("In schema two.", "", "two"),
+		look("Again in two.", "two", ""), {Do: "Wait."}, {Do: "Or wait longer."}}}}})
+	var told []string
+	for _, s := range steps {
+		told = append(told, s.Do)
+	}
+	if got := strings.Join(told, " "); got != "In one. In two. In schema two. Wait. Or wait longer." {
+		t.Errorf("the steps are %q", got)
+	}
+}
+
 // The queue passes over the dead: none of them is next.
 func TestNoDeadWaiterIsNext(t *testing.T) {
 	t.Parallel()
