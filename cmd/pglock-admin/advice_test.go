@@ -124,7 +124,7 @@ func TestAnErrorSaysEachThingOnce(t *testing.T) {
 		"waiters none":                  "lock none does not exist",
 		"break none --reason r":         "lock none does not exist",
 		"break a --reason r --token 99": "lock a is held with another token than 99; nothing was broken",
-		"break a --reason r --token 0":  "token is 0: it must be greater than 0",
+		"break a --reason r --token 0":  "--token is 0: it must be greater than 0",
 		"guard add nosuch":              `relation "nosuch" does not exist (SQLSTATE 42P01)`,
 		"guard add seen": "table is public.seen, which is a view: a guard needs a table of the " +
 			"application (SQLSTATE 42809)",

@@ -62,6 +62,8 @@ func TestWrongCommandLinesExitWithTwo(t *testing.T) {
 		{"break a --session b --reason r", "a NAME or --session, not both"},
 		{"break --session b --token 1 --reason r", "--token does not go with --session"},
 		{"break --session b", "--reason is empty"},
+		{"break a --reason r --token 0", "--token is 0: it must be greater than 0"},
+		{"break a --reason r --token -1", "--token is -1: it must be greater than 0"},
 		{"why a b", "name of one lock"},
 		{"history a b", "name of one lock"},
 		{"history --limit 0", "--limit is 0"},

@@ -65,6 +65,9 @@ You need the role pglock_admin. This does not stop the old holder: whatever it w
 		},
 		Annotations: cli.ForOperators,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if cmd.Flags().Changed("token") && token < 1 {
+				return cli.UsageErrorf("--token 42", "--token is %d: it must be greater than 0", token)
+			}
 			what := "--session " + shown.Argument(shown.Lines(b.session))
 			if !cmd.Flags().Changed("session") {
 				if b.name, err = cli.NameOf(cmd, args, 0); err != nil {
