@@ -72,6 +72,7 @@ func TestWrongCommandLinesExitWithTwo(t *testing.T) {
 		{"verify a b", "name of one lock"},
 		{"record --level some", "some"},
 		{"record extra", "takes no arguments"},
+		{"record --by alice", "--by does not go without --level or --keep"},
 		{"watch", "name of one lock"},
 		{"watch a", "needs a terminal"},
 		{"top", "needs a terminal"},

@@ -35,6 +35,10 @@ prune, remove events older than --keep. docs/history.md says what the levels cos
 				return cli.UsageErrorf("--keep 30d", "--keep is %s: it must be from %s to %s", shown.Duration(keep),
 					shown.Duration(lockadmin.MinKeep), shown.Duration(lockadmin.MaxKeep))
 			}
+			if given := cmd.Flags().Changed; given("by") && !given("level") && !given("keep") {
+				return cli.UsageErrorf("--level or --keep as well, or no --by", "--by does not go without --level or "+
+					"--keep: nothing would be set")
+			}
 			return o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				if level == "" && keep == 0 {
 					s, err := admin.HistorySettings(ctx)
