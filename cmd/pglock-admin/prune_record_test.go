@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/must"
@@ -12,11 +15,53 @@ import (
 // foundByHint runs the query of a hint, which must find somebody, and tells in which mode that one has the table.
 func foundByHint(t *testing.T, db *pgtest.DB, text string) (mode string) {
 	t.Helper()
-	_, query, found := strings.Cut(text, "\n  SELECT a.pid")
-	if !found {
+	return pgtest.One[string](t, db.Conn(t), "SELECT mode FROM ("+queryOf(t, text)+") q WHERE pid IS NOT NULL")
+}
+
+// queryOf finds the query of a hint, at its end.
+func queryOf(t *testing.T, text string) string {
+	t.Helper()
+	at := strings.LastIndex(text, "SELECT l.pid")
+	if at < 0 {
 		t.Fatalf("no query in %q", text)
 	}
-	return pgtest.One[string](t, db.Conn(t), "SELECT mode FROM (SELECT a.pid"+query+") q")
+	return strings.TrimSuffix(strings.TrimSpace(text[at:]), `"`)
+}
+
+// A prepared transaction has no process. The queries of hints name it all the same, and nobody of another database.
+func TestAPreparedTransactionInTheWayIsFound(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Dedicated(t, map[string]string{"max_prepared_transactions": "5"})
+	at := freshDatabase(t, server.URL(), "app")
+	session := func(url string) (conn *pgx.Conn, run func(...string)) {
+		conn = must.Get(pgx.Connect(t.Context(), url))(t)
+		t.Cleanup(func() { conn.Close(context.Background()) })
+		return conn, func(statements ...string) {
+			t.Helper()
+			for _, sql := range statements {
+				must.Get(conn.Exec(t.Context(), sql))(t)
+			}
+		}
+	}
+	_, elsewhere := session(server.URL())
+	elsewhere("BEGIN", "CREATE TABLE jobs (id int)") // it has locked that whole table
+	conn, run := session(at)
+	run("CREATE TABLE jobs (id int)", "SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'worker', "+
+		"'1 h') FROM unnest('{idle,held}'::text[]) n", "UPDATE pglock.locks SET expires_at = '-infinity', "+
+		"ended_at = clock_timestamp() - interval '25 h' WHERE name = 'idle'")
+	for command, does := range map[string]string{
+		"prune --timeout 7s":               "UPDATE pglock.locks SET ttl = ttl WHERE name = 'held'",
+		"guard add jobs --lock-timeout 1s": "INSERT INTO jobs VALUES (1)",
+		"break held --reason r":            "LOCK TABLE pglock.locks",
+	} {
+		run("BEGIN", does, "PREPARE TRANSACTION 'half of ''it'' all'")
+		a := in(t, at, strings.Fields(command)...).want(t, cli.ExitFailure)
+		if found := pgtest.One[string](t, conn, "SELECT string_agg(coalesce(prepared, 'nobody'), ', ') FROM ("+
+			queryOf(t, a.stderr)+") q"); found != "half of 'it' all" {
+			t.Errorf("after %s the query of the hint finds %q", command, found)
+		}
+		run("ROLLBACK PREPARED 'half of ''it'' all'")
+	}
 }
 
 func TestWhoeverKeepsTheRecordOfTheInstallationIsFound(t *testing.T) {

@@ -164,13 +164,12 @@ func breakFailed(o *cli.Options, err error, why, see string) error {
 			Hint: cli.Again + strings.TrimRight(strings.TrimPrefix(pgErr.Hint, "Try again"), ".;")}
 	case of && pgErr.Code == "55P03" && pgErr.Hint == "": // not the lock's row, which the server would name
 		return &cli.Advised{Text: "nothing was broken", Err: err, Code: cli.ExitFailure,
-			Hint: why + ", which names whoever has locked a whole table, or waits to\n  If it names nobody: psql -c " +
-				"\"SELECT pid, mode, relation::regclass FROM pg_locks WHERE mode IN ('AccessExclusiveLock', " +
-				"'ExclusiveLock', 'ShareRowExclusiveLock', 'ShareLock') AND relation IS NOT NULL\""}
+			Hint: why + ", which names whoever has locked a whole table, or waits to\n  If it names nobody: " +
+				"psql -c " + shown.Query(whoHasTables)}
 	case cli.StateOf(err) == "57014": // the server undid it
-		return cli.Errorf(cli.ExitFailure, why+", which names that transaction's process\n"+
-			"  If it names none: psql -c 'SELECT 1' shows whether the server hangs", "nothing was broken within %s "+
-			"(--timeout): a transaction keeps the lease from being broken until it ends", shown.Duration(o.Timeout))
+		return cli.Errorf(cli.ExitFailure, why+", which names that transaction's process\n  If it names none: "+
+			"psql -c 'SELECT 1' shows whether the server hangs", "nothing was broken within %s (--timeout): a transaction keeps the lease from being "+
+			"broken until it ends", shown.Duration(o.Timeout))
 	case errors.Is(err, context.DeadlineExceeded): // in the way of the break, or of its COMMIT, which is not undone
 		return UnknownBreak(err, see+"\n  If it was not: "+why+", which names the process of a transaction in "+
 			"the way\n  If it names none: psql -c 'SELECT 1' shows whether the server hangs")
@@ -179,6 +178,11 @@ func breakFailed(o *cli.Options, err error, why, see string) error {
 	}
 	return err
 }
+
+// whoHasTables is the SQL that finds who has locked a whole table of this database, or waits to.
+const whoHasTables = "SELECT l.pid, l.mode, l.relation::regclass, " + prepared + " FROM pg_locks l WHERE l.mode IN " +
+	"('AccessExclusiveLock', 'ExclusiveLock', 'ShareRowExclusiveLock', 'ShareLock') AND l.relation IS NOT NULL AND " +
+	inThisDatabase
 
 // UnknownBreak says that nobody knows whether a lease was broken; see is the command that shows it.
 func UnknownBreak(err error, see string) error {

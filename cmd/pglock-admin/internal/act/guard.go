@@ -272,9 +272,9 @@ func explainGuard(o *cli.Options, err error, table string, patience time.Duratio
 		literal := "'" + strings.ReplaceAll(table, "'", "''") + "'"
 		return cli.Errorf(cli.ExitFailure, "a quieter time, or a longer --lock-timeout; others who want the table "+
 			"wait behind this command. Who uses it now:\n"+
-			"  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query\n"+
-			"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n"+
-			"  WHERE a.datname = current_database() AND l.relation = "+literal+"::regclass",
+			"  SELECT l.pid, a.usename, a.application_name, a.state, a.xact_start, a.query,\n  "+prepared+"\n"+
+			"  FROM pg_locks l LEFT JOIN pg_stat_activity a USING (pid)\n"+
+			"  WHERE "+inThisDatabase+" AND l.relation = "+literal+"::regclass",
 			"table %s was in use for longer than %s; nothing was changed", table, shown.Duration(patience))
 	case errors.Is(err, fencedstore.ErrOtherGuard):
 		return &cli.Advised{Code: cli.ExitUsage, Err: err,

@@ -105,13 +105,20 @@ func whoWrites(o *cli.Options) string {
 	table := func(name string) string {
 		return "'" + strings.ReplaceAll(pgx.Identifier{o.Schema, name}.Sanitize(), "'", "''") + "'::regclass"
 	}
-	return "  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, l.mode, a.query\n" +
-		"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
+	return "  SELECT l.pid, a.usename, a.application_name, a.state, a.xact_start, l.mode, a.query,\n" +
+		"  " + prepared + "\n  FROM pg_locks l LEFT JOIN pg_stat_activity a USING (pid)\n" +
 		"  WHERE (l.relation = " + table("locks") + " AND l.mode <> 'RowShareLock' OR l.relation = " +
 		table("installation") + ")\n" +
-		"  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())\n" +
-		"  AND l.granted AND l.mode <> 'AccessShareLock'"
+		"  AND " + inThisDatabase + "\n  AND l.granted AND l.mode <> 'AccessShareLock'"
 }
+
+// Parts of a query of pg_locks l.
+const (
+	inThisDatabase = "l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+	// prepared is the prepared transaction that has the lock, if no process has.
+	prepared = "(SELECT p.gid FROM pg_prepared_xacts p JOIN pg_locks t ON t.transactionid = p.transaction " +
+		"WHERE t.pid IS NULL AND l.pid IS NULL AND t.virtualtransaction = l.virtualtransaction) AS prepared"
+)
 
 func (v PruneView) removed() string {
 	return fmt.Sprintf("removed %s, %s and %s", cli.Count(v.Locks, "lock"), cli.Count(v.Leftovers, "leftover"),
