@@ -158,6 +158,22 @@ func TestAnErrorSaysEachThingOnce(t *testing.T) {
 	in(t, empty.URL(), "migrate", "up").want(t, cli.ExitOK)
 }
 
+// What is advised asks the server that the command has asked.
+func TestAdviceAboutASlowServerIsAboutTheSameServer(t *testing.T) {
+	t.Parallel()
+	at := "postgres://me@" + closedPort(t) + "/db"
+	hangs := "psql " + at + " -c 'SELECT 1' shows whether the server hangs"
+	for command, hint := range map[string]string{
+		"list": "pglock-admin why --database-url " + at + " says whether somebody keeps pglock's tables, and " + hangs,
+		"why":  hangs,
+	} {
+		admin(t, command, "--timeout", "1us", "--database-url", at).want(t, cli.ExitUnreachable,
+			"try: a longer --timeout; "+hint+"\n")
+	}
+	admin(t, "why", "a", "--limit", "5", "--database-url", at).want(t, cli.ExitUsage,
+		"try: pglock-admin why --database-url "+at+"\n")
+}
+
 // A look that takes too long is not advised to look.
 func TestWhyThatRunsOutOfTimeDoesNotAdviseItself(t *testing.T) {
 	db := pgtest.Parallel(t)

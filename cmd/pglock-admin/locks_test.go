@@ -147,7 +147,7 @@ func TestABreakThatTakesTooLongSaysHowToFindWhoIsInItsWay(t *testing.T) {
 	} {
 		args := append(append([]string{"break"}, strings.Fields(what)...), "--reason", "r", "--timeout", "2s")
 		in(t, db.URL(), args...).want(t, cli.ExitUnreachable, "it is unknown whether the lease was broken", try,
-			"If it names none: psql -c 'SELECT 1'")
+			`If it names none: psql "$DATABASE_URL" -c 'SELECT 1' shows`)
 	}
 	in(t, db.URL(), "why", "jobs/a").want(t, cli.ExitOK, fmt.Sprintf("pg_terminate_backend(%d)", busy.PgConn().PID()))
 }
@@ -181,7 +181,7 @@ func TestABreakOfALockedTableSaysWhatNamesThatProcess(t *testing.T) {
 	for _, what := range []string{"jobs/a", "--session " + session} {
 		args := append(append([]string{"break"}, strings.Fields(what)...), "--reason", "r")
 		in(t, db.URL(), args...).want(t, cli.ExitFailure, "nothing was broken: ",
-			", which names whoever has locked a whole table, or waits to\n")
+			", which names whoever has locked a whole table, or waits to\n", `psql "$DATABASE_URL" -c "SELECT l.pid, `)
 	}
 }
 

@@ -165,14 +165,14 @@ func breakFailed(o *cli.Options, err error, why, see string) error {
 	case of && pgErr.Code == "55P03" && pgErr.Hint == "": // not the lock's row, which the server would name
 		return &cli.Advised{Text: "nothing was broken", Err: err, Code: cli.ExitFailure,
 			Hint: why + ", which names whoever has locked a whole table, or waits to\n  If it names nobody: " +
-				"psql -c " + shown.Query(whoHasTables)}
+				o.Psql() + " -c " + shown.Query(whoHasTables)}
 	case cli.StateOf(err) == "57014": // the server undid it
 		return cli.Errorf(cli.ExitFailure, why+", which names that transaction's process\n  If it names none: "+
-			"psql -c 'SELECT 1' shows whether the server hangs", "nothing was broken within %s (--timeout): a transaction keeps the lease from being "+
+			o.WhetherItHangs(), "nothing was broken within %s (--timeout): a transaction keeps the lease from being "+
 			"broken until it ends", shown.Duration(o.Timeout))
 	case errors.Is(err, context.DeadlineExceeded): // in the way of the break, or of its COMMIT, which is not undone
 		return UnknownBreak(err, see+"\n  If it was not: "+why+", which names the process of a transaction in "+
-			"the way\n  If it names none: psql -c 'SELECT 1' shows whether the server hangs")
+			"the way\n  If it names none: "+o.WhetherItHangs())
 	case UnknownOutcome(err):
 		return UnknownBreak(err, see)
 	}

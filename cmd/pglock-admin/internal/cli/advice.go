@@ -55,7 +55,7 @@ func (o *Options) Advice(ctx context.Context, err error) (code int, hint string)
 	case errors.Is(err, pglock.ErrReadOnly):
 		return ExitUnreachable, primary
 	}
-	return serverAdvice(err)
+	return o.serverAdvice(err)
 }
 
 // ValidInstead describes an argument that is valid.
@@ -153,7 +153,7 @@ func (o *Options) migrationAdvice(ctx context.Context, err error) (code int, hin
 	case errors.As(err, &step) && step.Unknown:
 		return ExitUnreachable, Again + ": it checks how far the last one came, and goes on from there"
 	case errors.As(err, &step) && errors.As(err, &pgErr):
-		code, _ = serverAdvice(err)
+		code, _ = o.serverAdvice(err)
 		switch {
 		case pgErr.Hint != "":
 			return code, strings.TrimRight(pgErr.Hint, ".;") + "; then " + Again
@@ -165,7 +165,7 @@ func (o *Options) migrationAdvice(ctx context.Context, err error) (code int, hin
 }
 
 // serverAdvice is advice for errors of the server and of the connection.
-func serverAdvice(err error) (code int, hint string) {
+func (o *Options) serverAdvice(err error) (code int, hint string) {
 	var connect *pgconn.ConnectError
 	state := StateOf(err)
 	switch {
@@ -185,8 +185,8 @@ func serverAdvice(err error) (code int, hint string) {
 	case state == "25006":
 		return ExitUnreachable, primary
 	case Is[timeUp](err):
-		return ExitUnreachable, "a longer --timeout; pglock-admin why says whether somebody keeps pglock's tables, " +
-			"and psql -c 'SELECT 1' whether the server hangs"
+		return ExitUnreachable, "a longer --timeout; pglock-admin why" + o.Same() + " says whether somebody keeps " +
+			"pglock's tables, and " + o.WhetherItHangs()
 	case state == "53300": // too many connections
 		return ExitUnreachable, Again + " in a moment. Who has the connections only a connection can tell: some are " +
 			"reserved for superusers, and from PostgreSQL 16 on reserved_connections for members of " +
@@ -207,12 +207,17 @@ func serverAdvice(err error) (code int, hint string) {
 }
 
 // SlowLook is the error of why itself, which ran out of time: it does not advise to run why.
-func SlowLook(err error) error {
+func (o *Options) SlowLook(err error) error {
 	if Is[timeUp](err) && !Is[*Advised](err) {
 		return &Advised{Err: err, Code: ExitUnreachable,
-			Hint: "a longer --timeout; psql -c 'SELECT 1' shows whether the server hangs"}
+			Hint: "a longer --timeout; " + o.WhetherItHangs()}
 	}
 	return err
+}
+
+// WhetherItHangs is advice to see whether the server answers at all.
+func (o *Options) WhetherItHangs() string {
+	return o.Psql() + " -c 'SELECT 1' shows whether the server hangs"
 }
 
 // Lost reports whether the connection ended during a statement.

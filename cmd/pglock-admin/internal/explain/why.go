@@ -33,16 +33,16 @@ connections do, pg_read_all_stats.`,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return cli.SlowLook(overview(o, cmd, limit))
+				return o.SlowLook(overview(o, cmd, limit))
 			}
 			name, err := cli.NameOf(cmd, args, 0)
 			if err != nil {
 				return err
 			}
 			if cmd.Flags().Changed("limit") {
-				return cli.UsageErrorf("pglock-admin why", "--limit is for why without a name")
+				return cli.UsageErrorf("pglock-admin why"+o.Same(), "--limit is for why without a name")
 			}
-			return cli.SlowLook(o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+			return o.SlowLook(o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				e, err := admin.Explain(ctx, name)
 				if err != nil {
 					return err
