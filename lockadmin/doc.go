@@ -5,7 +5,7 @@
 //	if err != nil {
 //		return err
 //	}
-//	for lock, err := range admin.Locks(ctx, LocksQuery{}) {    // who holds what
+//	for lock, err := range admin.Locks(ctx, lockadmin.LocksQuery{}) { // who holds what
 //		…
 //	}
 //	broken, err := admin.Break(ctx, "report", "its host is gone", lockadmin.BreakOptions{Token: &token})
@@ -28,8 +28,8 @@
 // # History
 //
 // History yields how each tenure ended, the time for which somebody held a lease. At the default level it has those
-// that were taken over or broken; SetHistory makes it have all. Verify reports tenures that ran at the same time, and
-// tokens that went back. docs/history.md says what its answer proves.
+// that expired, were taken over or broken; SetHistory makes it have all. Verify reports tenures that ran at the same
+// time, and tokens that went back. docs/history.md says what its answer proves.
 //
 // # Rights
 //

@@ -85,7 +85,7 @@ type GapCause string
 // The causes of gaps.
 const (
 	GapPruned GapCause = "pruned" // they are older than the history was kept
-	GapLevel  GapCause = "level"  // the level was not HistoryAll when they ended
+	GapLevel  GapCause = "level"  // the level was not HistoryAll when they ended, or nobody knows when they did
 	// they should be there: somebody has removed them, or the server could not write them
 	GapUnknown GapCause = "unknown"
 )

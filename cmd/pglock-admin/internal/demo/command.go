@@ -27,7 +27,8 @@ computed before. Without the fence this destroys B's deposit; with the fence the
 
 The demo starts a throwaway PostgreSQL server from installed programs, or downloads them. With --database-url it uses
 your server instead: it makes a schema there and drops it at the end. It ignores DATABASE_URL, and without the flag
-the PG* variables, too. It leaves no process, folder or schema behind, even after Ctrl-C.
+the PG* variables, too. It leaves no process and no schema behind, even after Ctrl-C.
+What it keeps in the cache folder for the next time is in docs/servers.md.
 
 NO_COLOR turns colours off, as --plain does.`,
 		Example: `  pglock-admin demo

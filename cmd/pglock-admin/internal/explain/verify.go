@@ -31,7 +31,7 @@ with the subtrees above it, and not with the locks below. It reports
   limit    more tenures ran at the same time than the limit allows
   token    a later grant has a token that is not greater than all before
   clock    the times of tenures contradict each other, and the history shows that the server's clock was set back
-  gaps     tenures that are missing from the history, and why: all that should be there, and three of the others
+  gaps     tenures that are missing from the history, and why: up to a hundred that should be there, and three of the others
 
 The exit code is 7 if verify finds anything but gaps that the level of the history or pruning explains. docs/history.md
 says what each finding means, and what the answer proves: at level losses the history lacks most.

@@ -57,7 +57,7 @@ Exit codes of run; every other code comes from COMMAND:
   116  the database refuses the user, or the user lacks a right
   117  somebody else holds the lock (--held-exit-code)
   118  KEY is done already (--done-exit-code)
-  119  the lease was lost; COMMAND was ended if it still ran
+  119  the lease was lost; COMMAND has ended, unless the message says otherwise
   120  COMMAND succeeded, but KEY could not be recorded as done
   126  COMMAND cannot be executed
   127  COMMAND was not found
