@@ -5846,7 +5846,7 @@ $$;
 -- locks nothing, and also answers on a standby.
 CREATE FUNCTION diagnose(p_hosts int DEFAULT NULL, p_chooses boolean DEFAULT NULL)
 RETURNS TABLE (item text, ok boolean, value text, meaning text)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET intervalstyle = 'postgres' AS $$
   WITH f AS MATERIALIZED (
     SELECT r.rolname, r.rolsuper,
       (SELECT mxid_age(d.datminmxid) FROM pg_database d WHERE d.datname = current_database()) AS multis,
