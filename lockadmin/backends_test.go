@@ -340,49 +340,6 @@ func TestBackendsSayWhatTheServerHidesAndWhoMayEndThem(t *testing.T) {
 	}
 }
 
-// pg_terminate_backend itself is asked whether the right that is told is the right that it needs.
-func TestMayEndIsTheRightThatTheServerAsksFor(t *testing.T) {
-	db := pgtest.Parallel(t)
-	owner := db.Conn(t)
-	login := func(name string) (role string, connect string) {
-		t.Helper()
-		role = pgx.Identifier{db.Name() + name}.Sanitize()
-		execute(t, owner, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret' IN ROLE pglock_user")
-		t.Cleanup(func() {
-			if _, err := owner.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+role); err != nil {
-				t.Error(err)
-			}
-		})
-		address := must.Get(url.Parse(db.URL()))(t)
-		address.User = url.UserPassword(db.Name()+name, "secret")
-		return role, address.String()
-	}
-	_, holderURL := login("_holder")
-	role, adminURL := login("_admin")
-	holder := must.Get(pglock.Open(t.Context(), holderURL))(t)
-	defer holder.Close(t.Context())
-	lease, err := holder.TryAcquire(t.Context(), "report", pglock.WithTTL(time.Hour))
-	if err == nil {
-		_, err = lease.Extend(t.Context(), 2*time.Hour) // over the heartbeat's connection
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := must.Get(pgxpool.New(t.Context(), adminURL))(t)
-	defer pool.Close()
-	admin := newAdmin(t, pool)
-	for _, granted := range []bool{false, true} {
-		if granted {
-			execute(t, owner, "GRANT pg_signal_backend TO "+role)
-		}
-		b := backends(t, admin, "report", 1)[0]
-		_, err := pool.Exec(t.Context(), "SELECT pg_terminate_backend($1)", b.PID)
-		if b.MayEnd != granted || (err == nil) != granted {
-			t.Errorf("may end: %v, and the server answers %v; want %v", b.MayEnd, err, granted)
-		}
-	}
-}
-
 // Only who has the key of a session can say which connection is its heartbeat's. To take the same advisory locks
 // misleads nobody: neither before the session marks its connection nor while it does nor when that connection has
 // ended.

@@ -210,8 +210,6 @@ func (l *look) endProcess(b Backend) []Step {
 	if b.Prepared != "" {
 		return endPrepared(b)
 	}
-	needs := shown.Either(b.MayEnd, "",
-		say("a member of the role %s or of pg_signal_backend (a superuser, if that role is one)", b.User))
 	var steps []Step
 	if strings.HasPrefix(b.State, "idle in transaction") {
 		steps = append(steps,
@@ -221,20 +219,28 @@ func (l *look) endProcess(b Backend) []Step {
 		steps = append(steps, Step{Do: say("Cancel the statement of process %d.", b.PID), Run: RunSQL,
 			Command: say("SELECT pg_cancel_backend(%d)", b.PID),
 			Effect: "The statement fails, and with it what its transaction has done so far. The connection stays. " +
-				"If a person runs it, ask them first.", Needs: needs})
+				"If a person runs it, ask them first.", Needs: rightToEnd(b)})
 	}
-	end := terminate("End the connection of process %d.", b, "Rolls its transaction back: what it has not committed "+
-		"is lost. Whoever waits for it goes on at once.")
-	end.Needs = needs
-	return append(steps, end)
+	return append(steps, terminate("End the connection of process %d.", b, "Rolls its transaction back: what it has "+
+		"not committed is lost. Whoever waits for it goes on at once."))
+}
+
+// rightToEnd is the right that it takes to end a process, or to cancel what it does; "" if this user has it.
+func rightToEnd(b Backend) string {
+	switch {
+	case b.MayEnd:
+		return ""
+	case b.User == "": // the server's own
+		return "a superuser"
+	}
+	return say("a member of the role %s or of pg_signal_backend (a superuser, if that role is one)", b.User)
 }
 
 // terminate ends the connection of a process; do may name its PID with %d.
 func terminate(do string, b Backend, effect string) Step {
 	pid := strconv.Itoa(b.PID)
-	needs := shown.Either(b.MayEnd, "", say("a member of the role %s or of pg_signal_backend", b.User))
 	return Step{Do: strings.Replace(do, "%d", pid, 1), Run: RunSQL, Command: "SELECT pg_terminate_backend(" + pid + ")",
-		Effect: effect, Needs: needs}
+		Effect: effect, Needs: rightToEnd(b)}
 }
 
 // keepsRow reports whether a process that has locked the lock's row keeps it. A grant, a renewal or a release may be in

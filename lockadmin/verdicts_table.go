@@ -19,14 +19,19 @@ func (t tableLock) others() string {
 
 // other names one of them; 0 is a prepared transaction, as the server says it.
 func (t tableLock) other(pid int) string {
-	n := slices.IndexFunc(t.inTheWay, func(w inTheWay) bool { return w.PID == pid })
-	switch {
-	case pid == 0:
+	if pid == 0 {
 		return "a prepared transaction"
-	case n < 0:
-		return process(Backend{PID: pid})
 	}
-	return process(t.inTheWay[n].Backend) + shown.Either(t.inTheWay[n].writes, " (a fenced write)", "")
+	w := t.blocker(pid)
+	return process(w.Backend) + shown.Either(w.writes, " (a fenced write)", "")
+}
+
+// blocker is one of them, as far as it was seen: of one that has ended meanwhile nobody knows a right that it takes.
+func (t tableLock) blocker(pid int) inTheWay {
+	if n := slices.IndexFunc(t.inTheWay, func(w inTheWay) bool { return w.PID == pid }); n >= 0 {
+		return t.inTheWay[n]
+	}
+	return inTheWay{Backend: Backend{PID: pid, MayEnd: true}}
 }
 
 // last reports whether the others are to be ended first: t has changed something, or they keep everybody out, too.
@@ -103,7 +108,7 @@ func (l *look) endLocker(t tableLock) (steps []Step) {
 			continue
 		}
 		steps = append(steps, terminate(begin+" the connection of process %d, which is in the way.",
-			Backend{PID: pid, MayEnd: true}, "Rolls its transaction back: what it has not committed is lost."))
+			t.blocker(pid).Backend, "Rolls its transaction back: what it has not committed is lost."))
 	}
 	if t.last() {
 		steps = append(steps, terminate("Or end the connection of process %d: then everybody else goes on.", t.Backend,
