@@ -22,7 +22,7 @@ type Summary struct {
 	Since    time.Time `json:"since,omitzero"`  // when that began
 	Waiting  int       `json:"waiting"`         // how many wait for the lock, dead ones too, as in pglock.LockInfo
 	Next     Step      `json:"next,omitzero"`   // the first thing to do, if a command does it from anywhere
-	Hidden   bool      `json:"hidden,omitzero"` // nobody has looked: there were too many that may not be well
+	Hidden   bool      `json:"hidden,omitzero"` // nobody has looked: too many may not be well, or time was short
 }
 
 // Overview says which locks of the database are not well.
@@ -49,7 +49,8 @@ var neededByAll = []string{"locks", "sessions", "waiters", "fences"}
 
 // Overview finds the locks that are not well, and says of each what Explain says first: those of SeverityNote and
 // graver. limit is how many it has at most, from 1 to 1,000; an overview that is cheap enough to be asked for every
-// second has some twenty. It looks closely at up to 3*limit+20 locks, the most suspicious first.
+// second has some twenty. It looks closely at up to 3*limit+20 locks, the most suspicious first, and at no
+// further one when half of the time is over that ctx has.
 //
 // If the locks have up to a thousand rows, it finds all that are not well; a lock has one row, and one more for each
 // holder of a shared or limited lease. With more rows it does not read them all. It then finds locks that somebody
@@ -68,6 +69,7 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 	}
 	var o Overview
 	var found suspected
+	inTime := firstHalf(ctx)
 	err := a.read(ctx, func(r *reader) {
 		closed := a.look("") // somebody who has locked a whole table keeps everybody from all locks
 		closed.tablesOf(r)
@@ -84,7 +86,7 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 			Partly: found.partly, Standby: found.standby, Well: found.known}
 	})
 	looked, p := 0, new(past)
-	for ; err == nil && looked < len(found.names) && len(o.Locks) < limit; looked++ {
+	for ; err == nil && looked < len(found.names) && len(o.Locks) < limit && inTime(); looked++ {
 		var l *look
 		if l, err = a.explained(ctx, found.names[looked], p); err == nil {
 			o.note(l)
@@ -109,6 +111,14 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 	}
 	slices.SortStableFunc(o.Locks, worstFirst)
 	return o, nil
+}
+
+// firstHalf tells whether the first half of the time lasts that a call has: after it no further lock is looked at
+// closely, so that the call still tells what it has found, also over a slow line. Without a deadline it lasts for ever.
+func firstHalf(ctx context.Context) func() bool {
+	end, limited := ctx.Deadline()
+	half := time.Now().Add(time.Until(end) / 2)
+	return func() bool { return !limited || time.Now().Before(half) }
 }
 
 func worstFirst(a, b Summary) int {
@@ -146,7 +156,8 @@ func (l *look) overview() Overview {
 const summariesLooked = 50
 
 // Summaries says of the lock of each lease what Explain says first. It looks closely at those that may not be well,
-// fifty at most; a Summary of others is Hidden. Errors are those of Locks.
+// fifty at most, and at no further one when half of the time is over that ctx has; a Summary of others is Hidden.
+// Errors are those of Locks.
 func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summary, error) {
 	names := make([]string, 0, len(leases))
 	for _, l := range leases {
@@ -154,7 +165,7 @@ func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summ
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	ill, p := make(map[string]Summary), new(past)
+	ill, p, inTime := make(map[string]Summary), new(past), firstHalf(ctx)
 	for some := range slices.Chunk(names, overviewMost) { // no more can be suspect than are named
 		var found suspected
 		err := a.read(ctx, func(r *reader) { found = a.suspects(r, some, overviewMost) })
@@ -166,7 +177,7 @@ func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summ
 		}
 		for n := 0; err == nil && n < len(found.names); n++ {
 			s := Summary{Lock: found.names[n], Hidden: true}
-			if len(ill) < summariesLooked {
+			if len(ill) < summariesLooked && inTime() {
 				var l *look
 				if l, err = a.explained(ctx, s.Lock, p); err == nil {
 					s = l.summary()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
@@ -284,6 +285,58 @@ func TestSummariesSaysWhatItHasNotLookedAt(t *testing.T) {
 	}
 	if got := fmt.Sprint(count); got != "map[ true:9 ok false:1 warning false:50]" {
 		t.Error(got)
+	}
+}
+
+// slowLine lets time pass on the server before each statement.
+type slowLine time.Duration
+
+func (d slowLine) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	const pause = "SELECT pg_catalog.pg_sleep($1)"
+	if q.SQL != pause {
+		_, _ = conn.Exec(ctx, pause, time.Duration(d).Seconds())
+	}
+	return ctx
+}
+
+func (d slowLine) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// Over a slow line there is no time to look closely at all that may not be well: what was found is told all the same.
+func TestASlowLineLeavesTimeToTellWhatWasFound(t *testing.T) {
+	t.Parallel()
+	const many = 50
+	db := pgtest.Database(t)
+	far := db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = slowLine(40 * time.Millisecond) })
+	admin := newAdmin(t, far)
+	conn := db.Conn(t)
+	execute(t, conn, `SELECT pglock.acquire_lease('lock ' || n, gen_random_uuid(), gen_random_uuid(), 'holder', '1 h')
+		FROM generate_series(1, $1::int) n`, many)
+	execute(t, conn, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min'`)
+	var leases []pglock.LockInfo
+	for n := range many {
+		leases = append(leases, pglock.LockInfo{Name: fmt.Sprint("lock ", n+1), Held: true})
+	}
+	limited := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	all := must.Get(admin.Overview(limited(), many))(t)
+	if len(all.Locks) == 0 || all.More == 0 || len(all.Locks)+all.More != many || all.Well != 0 {
+		t.Errorf("the overview has %d locks, %d more, %d well; want some and the rest of %d, and none", len(all.Locks),
+			all.More, all.Well, many)
+	}
+	looked := 0
+	for _, s := range must.Get(admin.Summaries(limited(), leases))(t) {
+		if !s.Hidden {
+			looked++
+		}
+		if s.Hidden != (s.Severity == "") || !s.Hidden && s.Kind != "silent" {
+			t.Errorf("%+v", s)
+		}
+	}
+	if looked == 0 || looked == many {
+		t.Errorf("the summaries have looked at %d locks, want some of %d", looked, many)
 	}
 }
 

@@ -10,13 +10,15 @@ const MEANS = {
   stuck: 'Somebody waits in vain, or soon will.',
 };
 
+const UNSEEN = 'Nobody has looked: too many locks may not be well, or time was short.';
+
 // wordOf is how everybody sees a severity. Without one nobody has looked.
 export const wordOf = (severity) => (severity ? String(severity).toUpperCase() : '?');
 
 // showVerdict writes the word into its place in a row, and gives the row the severity, which has a colour.
 export function showVerdict(row, place, severity) {
   mark(row, 'data-severity', severity || null);
-  mark(place, 'title', severity ? (MEANS[severity] ?? null) : 'Nobody has looked: too many locks may not be well.');
+  mark(place, 'title', severity ? (MEANS[severity] ?? null) : UNSEEN);
   write(place, wordOf(severity));
 }
 

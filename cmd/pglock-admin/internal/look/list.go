@@ -76,7 +76,7 @@ func NewList(o *cli.Options) *cobra.Command {
 		Long: `Show the locks that are held: who holds each, with which fencing token, since when, and how much of the lease is left.
 You can paste a name from the table after pglock-admin show.
 
-  VERDICT  what why says: OK, BUSY (somebody waits; the holder lives, or its lease ends in a moment), NOTE, WARNING or STUCK; "?": not looked at, beyond the first fifty that may not be well
+  VERDICT  what why says: OK, BUSY (somebody waits; the holder lives, or its lease ends in a moment), NOTE, WARNING or STUCK; "?": not looked at, as more than fifty may not be well, or half of --timeout was over
   MODE     "shared #2" and "limit 3 #2" are slots: each holder has a line; "subtree" covers all names below, too
   LEASE    how much is left, or that the holder is silent or dead: pglock-admin sessions --help
   WAITING  how many wait for the lock, also those that the queue passes over, and for how long the first of them has
