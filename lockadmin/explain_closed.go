@@ -31,7 +31,7 @@ func (l *look) scanTableLock(r pgx.Rows) (t tableLock, err error) {
 	var at time.Time
 	err = r.Scan(&t.table, null(&t.PID), null(&t.Prepared), null(&t.User), null(&t.Application), null(&t.State),
 		micros(&t.Transaction), null(&t.Statement), micros(&t.InState), &t.waitsFor, moment(&at), &t.holds,
-		null(&t.MayEnd))
+		null(&t.MayEnd), null(&t.WaitsFor))
 	l.reckon(at, &t.Transaction, &t.InState)
 	slices.Sort(t.waitsFor)
 	t.waitsFor = slices.Compact(t.waitsFor) // 0 for each prepared transaction
@@ -49,7 +49,7 @@ var (
 func (l *look) scanInTheWay(r pgx.Rows) (w inTheWay, err error) {
 	var at time.Time
 	err = r.Scan(&w.PID, null(&w.User), null(&w.Application), null(&w.State), micros(&w.Transaction),
-		micros(&w.InState), moment(&at), &w.writes, &w.closes, null(&w.MayEnd))
+		micros(&w.InState), moment(&at), &w.writes, &w.closes, null(&w.MayEnd), null(&w.WaitsFor))
 	l.reckon(at, &w.Transaction, &w.InState)
 	w.Use, w.Query, w.Hidden = BackendBlocker, w.InState, w.State == ""
 	return w, err

@@ -30,8 +30,9 @@ func (l *look) conclude() {
 		l.circleVerdict()
 		l.writeVerdicts()
 		l.waitsVerdict()
-		if !l.rowKept() { // whoever has locked the row keeps the holder from renewing
-			for _, h := range l.Holders {
+		kept := l.rowKept() // whoever has locked the row keeps the holder from renewing, unless that is the renewal
+		for _, h := range l.Holders {
+			if heart := l.heartbeat(h); !kept || hangs(heart) && awaitsStandby(*heart) {
 				l.pulseVerdict(h)
 			}
 		}

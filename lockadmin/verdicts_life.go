@@ -1,7 +1,6 @@
 package lockadmin
 
 import (
-	"strings"
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/shown"
@@ -77,19 +76,16 @@ func (l *look) pulseVerdict(h HolderFacts) {
 	heart := l.heartbeat(h)
 	wait := again("Or wait until the lease ends, and look again.", l.Lock)
 	switch {
-	case heart != nil && heart.State == "active" && heart.Query > time.Second:
+	case hangs(heart):
 		v.Kind, v.Text = whyHeartbeat, held+", whose renewal hangs in the server: "+of+"."
 		v.Because = say("Sure: server process %d has worked on the renewal for %s", heart.PID, heart.Query)
 		if heart.WaitsFor != "" {
 			v.Because += ", and waits for " + heart.WaitsFor
 		}
 		v.Because += "."
-		if strings.HasSuffix(heart.WaitsFor, "SyncRep") {
+		if awaitsStandby(*heart) {
 			v.Because += " SyncRep means: a commit waits for a standby that does not answer."
-			v.Steps = append(v.Steps, Step{Do: "Bring the standby back, or change synchronous_standby_names.",
-				Run:     RunSQL,
-				Command: "SELECT application_name, state, sync_state FROM pg_stat_replication",
-				Effect:  "Shows the standbys that are connected. It changes nothing."})
+			v.Steps = append(v.Steps, bringStandbyBack(""))
 		}
 		v.Steps = append(v.Steps, Step{Do: "See what the server is busy with.", Run: RunAdmin, Command: "doctor"}, wait)
 	case p != onTime && signedSince(h):
@@ -143,6 +139,11 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		v.Steps = []Step{again("Wait until the lease ends, and look again.", l.Lock)}
 	}
 	l.add(v)
+}
+
+// hangs reports whether the server has worked on a renewal for long; heart may be nil.
+func hangs(heart *Backend) bool {
+	return heart != nil && heart.State == "active" && heart.Query > time.Second
 }
 
 // ifStopped says what to do about a program that ps shows as stopped.

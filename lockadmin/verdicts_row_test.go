@@ -85,3 +85,30 @@ func TestAPreparedTransactionKeepsTheHolderFromRenewing(t *testing.T) {
 		t.Errorf("%+v", l.Verdicts)
 	}
 }
+
+// A renewal that waits for a standby has locked the row, too: that keeps nobody from saying so.
+func TestARenewalThatWaitsForAStandbyIsNoPersonOrScript(t *testing.T) {
+	t.Parallel()
+	l := lookAt(holderOf(20*time.Second)).queued(time.Minute, true)
+	heart := Backend{Use: BackendHeartbeat, PID: 20001, Token: 2, State: "active", Query: 18 * time.Second,
+		Transaction: 18 * time.Second, WaitsFor: "IPC: SyncRep"}
+	row := heart
+	row.Use, row.Token = BackendRow, 0
+	l.Processes = []Backend{heart, row}
+	l.conclude()
+	var kinds []string
+	for _, v := range l.Verdicts {
+		kinds = append(kinds, v.Kind)
+		for _, s := range v.Steps {
+			if strings.Contains(s.Command, "_backend(") {
+				t.Errorf("%s: %+v", v.Kind, s)
+			}
+		}
+		if strings.Contains(v.Because, "a person or a script") {
+			t.Errorf("%s: %s", v.Kind, v.Because)
+		}
+	}
+	if got := strings.Join(kinds, " "); got != "row heartbeat" {
+		t.Errorf("%s, want both", got)
+	}
+}

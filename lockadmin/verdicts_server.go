@@ -147,6 +147,8 @@ func does(b Backend) string {
 	case awaitsClient(b):
 		return say("It has been in the middle of a statement for %s, and waits for what its program sends, as in "+
 			"COPY FROM STDIN.", b.Query)
+	case awaitsStandby(b):
+		return say("It commits, and waits for a synchronous standby; its statement began %s ago.", b.Query)
 	case b.State == "active":
 		return say("It has been running a statement for %s.", b.Query)
 	}
@@ -156,6 +158,17 @@ func does(b Backend) string {
 // awaitsClient tells whether a process is in the middle of a statement and waits for what its program sends, as in COPY
 // FROM STDIN. Then it heeds neither a time limit nor pg_cancel_backend.
 func awaitsClient(b Backend) bool { return b.State == "active" && b.WaitsFor == "Client: ClientRead" }
+
+// awaitsStandby tells whether the commit of a process waits for a synchronous standby. No time limit ends that wait.
+// Whoever ends it, or the process, leaves committed here what a failover may lose.
+func awaitsStandby(b Backend) bool { return b.State == "active" && b.WaitsFor == "IPC: SyncRep" }
+
+// bringStandbyBack is what to do about a commit that waits for a standby.
+func bringStandbyBack(more string) Step {
+	return Step{Do: "Bring the standby back, or change synchronous_standby_names." + more, Run: RunSQL,
+		Command: "SELECT application_name, state, sync_state FROM pg_stat_replication",
+		Effect:  "Shows the standbys that are connected. It changes nothing."}
+}
 
 // statement is the last statement of a process, in one line.
 func statement(b Backend) string {
@@ -209,6 +222,10 @@ func (l *look) roots(b Backend) (ends []Backend, between int) {
 func (l *look) endProcess(b Backend) []Step {
 	if b.Prepared != "" {
 		return endPrepared(b)
+	}
+	if awaitsStandby(b) {
+		return []Step{bringStandbyBack(say(" Do not end process %d, nor cancel its statement: that ends only the "+
+			"wait. Its transaction is committed here already, and a failover may lose it.", b.PID))}
 	}
 	var steps []Step
 	if strings.HasPrefix(b.State, "idle in transaction") {
@@ -274,13 +291,13 @@ func (l *look) rowVerdicts() {
 			v.Because = "Not sure that this is a trouble. Programs that use pglock lock this row too, for " +
 				"milliseconds, or for longer on a slow disk. " + does(b)
 			v.IfNothing = "If it is such a program, its transaction ends in a moment."
-			v.Steps = []Step{again(say("Look again in ten seconds. If %s has still locked the row, it is a person or "+
-				"a script.", process(b)), l.Lock)}
+			v.Steps = []Step{again(say("Look again in ten seconds. If %s has still locked the row, %s.", process(b),
+				shown.Either(awaitsStandby(b), "a standby does not answer", "it is a person or a script")), l.Lock)}
 			l.add(v)
 			continue
 		}
 		v.Because = "Sure: the row names the transaction. " + does(b)
-		if !b.Hidden {
+		if !b.Hidden && !awaitsStandby(b) {
 			v.Because = "Sure: the row names the transaction. Programs that use pglock hold this row for " +
 				"milliseconds; so this is a person or a script. " + does(b)
 		}

@@ -107,8 +107,12 @@ func (l *look) endLocker(t tableLock) (steps []Step) {
 				Command: "SELECT gid, owner, database, prepared FROM pg_prepared_xacts ORDER BY prepared"})
 			continue
 		}
-		steps = append(steps, terminate(begin+" the connection of process %d, which is in the way.",
-			t.blocker(pid).Backend, "Rolls its transaction back: what it has not committed is lost."))
+		if b := t.blocker(pid).Backend; awaitsStandby(b) {
+			steps = append(steps, l.endProcess(b)...)
+		} else {
+			steps = append(steps, terminate(begin+" the connection of process %d, which is in the way.", b,
+				"Rolls its transaction back: what it has not committed is lost."))
+		}
 	}
 	if t.last() {
 		steps = append(steps, terminate("Or end the connection of process %d: then everybody else goes on.", t.Backend,

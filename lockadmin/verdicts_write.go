@@ -228,6 +228,9 @@ func (l *look) fenceVerdict(b Backend) {
 		v.IfNothing = "It goes on when that program sends what the server waits for, or its connection ends. No time " +
 			"limit ends a COPY that waits for its data."
 	}
+	if awaitsStandby(end) {
+		v.IfNothing = "It goes on when the standby answers. No time limit ends a commit that waits for one."
+	}
 	v.Steps = l.endProcess(end)
 	if waits {
 		_, between := l.roots(*passer)

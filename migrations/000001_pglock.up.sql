@@ -2549,9 +2549,11 @@ BEGIN
   SELECT string_agg(b.who, ' and ') AS names, string_agg(b.ends, ' ') AS ends INTO who FROM (
     SELECT DISTINCT
       CASE WHEN p.pid IS NULL THEN 'prepared transaction ' || pg_catalog.quote_literal(p.gid)
-           ELSE 'process ' || p.pid || coalesce(' (' || nullif(a.application_name, '') || ')', '') END AS who,
+           ELSE 'process ' || p.pid || coalesce(' (' || nullif(a.application_name, '') || ')', '') || CASE
+             WHEN a.wait_event = 'SyncRep' THEN ', whose commit waits for a standby' ELSE '' END END AS who,
       CASE WHEN p.pid IS NULL THEN pg_catalog.format('ROLLBACK PREPARED %L;', p.gid)
-           ELSE pg_catalog.format('SELECT pg_terminate_backend(%s);', p.pid) END AS ends
+           WHEN a.wait_event IS DISTINCT FROM 'SyncRep' THEN pg_catalog.format('SELECT pg_terminate_backend(%s);', p.pid)
+           END AS ends   -- who waits for a standby has committed
     FROM backend_pids(p_name) p LEFT JOIN pg_stat_activity a ON a.pid = p.pid
     WHERE p.use = 'row' AND p.pid IS DISTINCT FROM pg_backend_pid() LIMIT 5) b;
   RAISE EXCEPTION 'lock % cannot be broken now: its row is locked by %; nothing was changed', pg_catalog.quote_literal(p_name),
@@ -5771,7 +5773,9 @@ LANGUAGE sql VOLATILE AS $$
                ' of user ' || quote_ident(o.usename),
                CASE WHEN o.datname <> current_database() THEN ' in database ' || quote_ident(o.datname) END,
                coalesce(o.state, 'at work'), date_trunc('second', o.age)) AS who,
-             CASE WHEN o.datname = current_database() AND o.n <= 3 THEN locked_by(o.pid, NULL) END AS keeps
+             CASE WHEN o.datname = current_database() AND o.n <= 3 THEN locked_by(o.pid, NULL) END AS keeps,
+             CASE WHEN o.wait_event = 'SyncRep' THEN ', commits and waits for a standby: do not end it.'
+               ELSE pg_catalog.format(': SELECT pg_terminate_backend(%s) ends it.', o.pid) END AS ends
       FROM open o WHERE o.age > interval '10 minutes')
   SELECT 'prepared transactions', CASE WHEN NOT f.standby THEN t.n = 0 END,
     CASE WHEN f.standby THEN 'standby' ELSE t.n || ' older than a minute' END,
@@ -5787,8 +5791,8 @@ LANGUAGE sql VOLATILE AS $$
     CASE WHEN f.standby THEN 'Ask the primary.' ELSE
       'One that is open for long, and has read here or written anywhere, slows each renewal a little more.' END
       || CASE WHEN f.sees AND NOT f.standby THEN coalesce(' ' || t.who, '') ELSE '' END
-  FROM f, (SELECT string_agg(o.who || coalesce(', keeps lock ' || o.keeps, '') || pg_catalog.format(
-      ': SELECT pg_terminate_backend(%s) ends it.', o.pid), ' ' ORDER BY o.n) FILTER (WHERE o.n <= 3)
+  FROM f, (SELECT string_agg(o.who || coalesce(', keeps lock ' || o.keeps, '') || o.ends, ' ' ORDER BY o.n)
+      FILTER (WHERE o.n <= 3)
       || CASE WHEN pg_catalog.max(o.all) > 3 THEN ' Older than ten minutes, too: ' || pg_catalog.max(o.all) - 3 || ' more.'
            ELSE '' END AS who FROM old o) t
 $$;

@@ -95,7 +95,7 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 // TableLocks tells who has locked one of some tables of a schema in one of some modes, or wants to: the process or the
 // prepared transaction, its table, what pg_stat_activity shows of it, whom it waits for itself (everybody else queues
 // behind it then), the server's time, to which ages count, whether it has locked a table to change something, and
-// whether the user may end it, as list_backends tells that.
+// whether the user may end it and the event that it waits for, as list_backends tells them.
 const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::pg_catalog.text, k.pid, p.gid,
 		coalesce(a.usename, p.owner)::pg_catalog.text, a.application_name, a.state,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) coalesce(a.xact_start, p.prepared)) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
@@ -106,7 +106,8 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::
 		EXISTS (SELECT FROM pg_catalog.pg_locks o WHERE o.virtualtransaction OPERATOR(pg_catalog.=) k.virtualtransaction
 			AND o.pid OPERATOR(pg_catalog.=) k.pid AND o.locktype OPERATOR(pg_catalog.=) 'relation' AND o.granted
 			AND o.mode OPERATOR(pg_catalog.<>) ALL (ARRAY['AccessShareLock', 'RowShareLock'])),
-		CASE WHEN p.gid IS NULL THEN ` + mayEnd + ` ELSE me.rolsuper OR p.owner OPERATOR(pg_catalog.=) me.rolname END
+		CASE WHEN p.gid IS NULL THEN ` + mayEnd + ` ELSE me.rolsuper OR p.owner OPERATOR(pg_catalog.=) me.rolname END,
+		` + waitsFor + `
 	FROM pg_catalog.pg_locks k
 		JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) k.relation
 		JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace AND n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.text
@@ -124,12 +125,14 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::
 const (
 	mayEnd = `(me.rolsuper OR NOT r.rolsuper)
 			AND (pg_catalog.pg_has_role(r.oid, 'USAGE') OR pg_catalog.pg_has_role('pg_signal_backend', 'USAGE'))`
-	roles = `JOIN pg_catalog.pg_roles me ON me.rolname OPERATOR(pg_catalog.=) current_user
+	waitsFor = `a.wait_event_type OPERATOR(pg_catalog.||) ': ' OPERATOR(pg_catalog.||) a.wait_event`
+	roles    = `JOIN pg_catalog.pg_roles me ON me.rolname OPERATOR(pg_catalog.=) current_user
 		LEFT JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) a.usesysid`
 )
 
 // InTheWay tells of some processes what pg_stat_activity shows of them, the server's time, whether they have passed a
-// fence of a schema, whether they keep writers from one of its tables, and whether the user may end them.
+// fence of a schema, whether they keep writers from one of its tables, whether the user may end them, and the events
+// that they wait for.
 const InTheWay = `SELECT a.pid, a.usename::pg_catalog.text, a.application_name, a.state,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) a.xact_start) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) a.state_change) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
@@ -142,7 +145,7 @@ const InTheWay = `SELECT a.pid, a.usename::pg_catalog.text, a.application_name, 
 				JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) k.relation
 				JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace AND n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.text
 			WHERE k.pid OPERATOR(pg_catalog.=) a.pid AND k.granted AND k.mode OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])),
-		` + mayEnd + `
+		` + mayEnd + `, ` + waitsFor + `
 	FROM pg_catalog.pg_stat_activity a
 		` + roles + `
 	WHERE a.pid OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.int4[])

@@ -401,9 +401,11 @@ BEGIN
   SELECT string_agg(b.who, ' and ') AS names, string_agg(b.ends, ' ') AS ends INTO who FROM (
     SELECT DISTINCT
       CASE WHEN p.pid IS NULL THEN 'prepared transaction ' || quote_literal(p.gid)
-           ELSE 'process ' || p.pid || coalesce(' (' || nullif(a.application_name, '') || ')', '') END AS who,
+           ELSE 'process ' || p.pid || coalesce(' (' || nullif(a.application_name, '') || ')', '') || CASE
+             WHEN a.wait_event = 'SyncRep' THEN ', whose commit waits for a standby' ELSE '' END END AS who,
       CASE WHEN p.pid IS NULL THEN format('ROLLBACK PREPARED %L;', p.gid)
-           ELSE format('SELECT pg_terminate_backend(%s);', p.pid) END AS ends
+           WHEN a.wait_event IS DISTINCT FROM 'SyncRep' THEN format('SELECT pg_terminate_backend(%s);', p.pid)
+           END AS ends   -- who waits for a standby has committed
     FROM backend_pids(p_name) p LEFT JOIN pg_stat_activity a ON a.pid = p.pid
     WHERE p.use = 'row' AND p.pid IS DISTINCT FROM pg_backend_pid() LIMIT 5) b;
   RAISE EXCEPTION 'lock % cannot be broken now: its row is locked by %; nothing was changed', quote_literal(p_name),

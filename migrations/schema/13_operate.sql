@@ -114,7 +114,9 @@ LANGUAGE sql VOLATILE AS $$
                ' of user ' || quote_ident(o.usename),
                CASE WHEN o.datname <> current_database() THEN ' in database ' || quote_ident(o.datname) END,
                coalesce(o.state, 'at work'), date_trunc('second', o.age)) AS who,
-             CASE WHEN o.datname = current_database() AND o.n <= 3 THEN locked_by(o.pid, NULL) END AS keeps
+             CASE WHEN o.datname = current_database() AND o.n <= 3 THEN locked_by(o.pid, NULL) END AS keeps,
+             CASE WHEN o.wait_event = 'SyncRep' THEN ', commits and waits for a standby: do not end it.'
+               ELSE format(': SELECT pg_terminate_backend(%s) ends it.', o.pid) END AS ends
       FROM open o WHERE o.age > interval '10 minutes')
   SELECT 'prepared transactions', CASE WHEN NOT f.standby THEN t.n = 0 END,
     CASE WHEN f.standby THEN 'standby' ELSE t.n || ' older than a minute' END,
@@ -130,8 +132,8 @@ LANGUAGE sql VOLATILE AS $$
     CASE WHEN f.standby THEN 'Ask the primary.' ELSE
       'One that is open for long, and has read here or written anywhere, slows each renewal a little more.' END
       || CASE WHEN f.sees AND NOT f.standby THEN coalesce(' ' || t.who, '') ELSE '' END
-  FROM f, (SELECT string_agg(o.who || coalesce(', keeps lock ' || o.keeps, '') || format(
-      ': SELECT pg_terminate_backend(%s) ends it.', o.pid), ' ' ORDER BY o.n) FILTER (WHERE o.n <= 3)
+  FROM f, (SELECT string_agg(o.who || coalesce(', keeps lock ' || o.keeps, '') || o.ends, ' ' ORDER BY o.n)
+      FILTER (WHERE o.n <= 3)
       || CASE WHEN max(o.all) > 3 THEN ' Older than ten minutes, too: ' || max(o.all) - 3 || ' more.'
            ELSE '' END AS who FROM old o) t
 $$;

@@ -114,6 +114,10 @@ func drawEndings(w *cli.Page, o *cli.Options, v ShowView) {
 	end(lockadmin.BackendWrite,
 		"rolls back what this transaction has written, and lets the next holder pass the fence. ")
 	end(lockadmin.BackendHeartbeat, "does not end the holder: its client connects again, and keeps the lock. ")
+	if slices.ContainsFunc(v.Backends, awaitsStandby) {
+		way("pglock-admin doctor"+o.Same(), "says which standby is missing: a commit waits for one. Do not end its "+
+			"process. It is committed here already, and a failover may lose it.")
+	}
 	if slices.ContainsFunc(v.Backends, func(b lockadmin.Backend) bool {
 		return b.PID == 0 || b.Use != lockadmin.BackendHeartbeat && b.Use != lockadmin.BackendWrite
 	}) {
@@ -121,9 +125,14 @@ func drawEndings(w *cli.Page, o *cli.Options, v ShowView) {
 	}
 }
 
+// awaitsStandby tells whether the commit of a process waits for a synchronous standby.
+func awaitsStandby(b lockadmin.Backend) bool {
+	return b.State == "active" && b.WaitsFor == "IPC: SyncRep"
+}
+
 func pidsOf(backends []lockadmin.Backend, use lockadmin.BackendUse) (pids []string) {
 	for _, b := range backends {
-		if pid := strconv.Itoa(b.PID); b.Use == use && b.PID != 0 && !slices.Contains(pids, pid) {
+		if pid := strconv.Itoa(b.PID); b.Use == use && b.PID != 0 && !awaitsStandby(b) && !slices.Contains(pids, pid) {
 			pids = append(pids, pid)
 		}
 	}
@@ -141,7 +150,7 @@ func terminate(pids []string) string {
 func rightToEnd(backends []lockadmin.Backend, use lockadmin.BackendUse) string {
 	var users []string
 	for _, b := range backends {
-		if b.Use == use && !b.MayEnd && !slices.Contains(users, shown.Word(b.User)) {
+		if b.Use == use && !b.MayEnd && !awaitsStandby(b) && !slices.Contains(users, shown.Word(b.User)) {
 			users = append(users, shown.Word(b.User))
 		}
 	}

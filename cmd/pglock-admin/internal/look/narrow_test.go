@@ -105,3 +105,25 @@ func TestShowNamesWhatEachProcessDoes(t *testing.T) {
 		t.Error(p.String())
 	}
 }
+
+// A commit that waits for a standby is made here: to end its process ends the wait alone.
+func TestShowAdvisesNobodyToEndACommitThatWaitsForAStandby(t *testing.T) {
+	t.Parallel()
+	write := lockadmin.Backend{Use: lockadmin.BackendWrite, PID: 7, Resource: "report", User: "app", State: "active",
+		WaitsFor: "IPC: SyncRep"}
+	idle := lockadmin.Backend{Use: lockadmin.BackendWrite, PID: 8, Resource: "report", User: "me", MayEnd: true,
+		State: "idle in transaction"}
+	for want, backends := range map[string][]lockadmin.Backend{
+		"pg_terminate_backend(8)": {write, idle},
+		"":                        {write},
+	} {
+		p := &cli.Page{}
+		drawEndings(p, &cli.Options{}, ShowView{Lock: heldLock("report"), Backends: backends})
+		said := p.String()
+		if strings.Contains(said, "(7)") || strings.Contains(said, "lacks the right") ||
+			!strings.Contains(said, "pglock-admin doctor\n") || !strings.Contains(said, "a failover may lose it") ||
+			strings.Contains(said, "pg_terminate_backend") != (want != "") || !strings.Contains(said, want) {
+			t.Errorf("want %q in\n%s", want, said)
+		}
+	}
+}
