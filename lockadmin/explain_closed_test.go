@@ -174,6 +174,26 @@ func TestWhoeverWaitsForAWholeTableIsToBeEnded(t *testing.T) {
 	}
 }
 
+// A write that waits at the fence has locked a row there, and no table.
+func TestAWriteAtTheFenceKeepsNobodyFromATable(t *testing.T) {
+	db := pgtest.Parallel(t)
+	admin := newAdmin(t, db.Pool(t))
+	conn := db.Conn(t)
+	execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')`)
+	const fence = `SELECT pglock.fence(l.name, l.token, l.grant_id, 'report', true) FROM pglock.locks l
+		WHERE l.name = 'report'`
+	execute(t, conn, fence) // so that the fence has a row
+	openly(t, db, fence)
+	next, _ := openly(t, db)
+	behind(t, db, next, fence)
+	wants, pid := openly(t, db)
+	behind(t, db, wants, "LOCK TABLE pglock.locks")
+	v := must.Get(admin.Explain(t.Context(), "report"))(t).Verdicts[0]
+	if v.Kind != "table" || v.Steps[0].Command != fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid) {
+		t.Errorf("%s: %+v; want that process %d is ended first", v.Text, v.Steps, pid)
+	}
+}
+
 // A grant that waits for the history has locked the lock's row meanwhile. Whoever it waits for is to blame.
 func TestExplainNamesWhoeverKeepsThoseWhoHaveLockedTheRow(t *testing.T) {
 	db := pgtest.Parallel(t)

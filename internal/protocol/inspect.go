@@ -144,7 +144,8 @@ const InTheWay = `SELECT a.pid, a.usename::pg_catalog.text, a.application_name, 
 		EXISTS (SELECT FROM pg_catalog.pg_locks k
 				JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) k.relation
 				JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace AND n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.text
-			WHERE k.pid OPERATOR(pg_catalog.=) a.pid AND k.granted AND k.mode OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])),
+			WHERE k.pid OPERATOR(pg_catalog.=) a.pid AND k.granted AND k.locktype OPERATOR(pg_catalog.=) 'relation'
+				AND k.mode OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])),
 		` + mayEnd + `, ` + waitsFor + `
 	FROM pg_catalog.pg_stat_activity a
 		` + roles + `
