@@ -317,7 +317,7 @@ func TestASlowLineLeavesTimeToTellWhatWasFound(t *testing.T) {
 		leases = append(leases, pglock.LockInfo{Name: fmt.Sprint("lock ", n+1), Held: true})
 	}
 	limited := func() context.Context {
-		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second) // a stall takes less than half
 		t.Cleanup(cancel)
 		return ctx
 	}
