@@ -213,3 +213,37 @@ func TestTrap9_WhoeverLeavesGivesOnWhatItIsGrantedMeanwhile(t *testing.T) {
 		t.Errorf("%v: %q holds it, and %q wait", err, heldBy(t, p, "x"), queuedFor(t, p, "x"))
 	}
 }
+
+// Whoever takes several requests for one lock back at once hears of each the place that its ticket had, in whatever
+// order they are named: those that leave together count, too. So it is for writers and for readers.
+func TestGiveUp_EachOfSeveralHasItsOwnPlace(t *testing.T) {
+	db := pgtest.Parallel(t)
+	p := newHastyPeer(t, db.URL())
+	const giveUp = `SELECT string_agg(coalesce(place::text, '-'), ' ' ORDER BY n)
+		FROM pglock.give_up($1, array_fill($2::text, ARRAY[cardinality($3::uuid[])]), $3::uuid[], $4)`
+	for _, mode := range []string{"exclusive", "shared", "limit 2"} {
+		for _, spend := range []bool{false, true} {
+			for want, order := range map[string][]int{
+				"1 3 4":         {1, 3, 4},
+				"4 3 1":         {4, 3, 1},
+				"3":             {3},
+				"- 4 1":         {0, 4, 1}, // 0: a request that has no ticket
+				"100 1 100 100": {101, 1, 100, 105},
+			} {
+				name := fmt.Sprint(mode, spend, want)
+				p.party("holder", "exclusive", time.Minute).mustGet(t, name)
+				ids := []uuid.UUID{uuid.New()}
+				for n := range max(4, order[len(order)-1]) {
+					ids = append(ids, p.party(fmt.Sprint("waiter ", n), mode, time.Minute).mustQueue(t, name).id)
+				}
+				var leaving []uuid.UUID
+				for _, n := range order {
+					leaving = append(leaving, ids[n])
+				}
+				if got := one[string](t, p, giveUp, p.key, name, leaving, spend); got != want {
+					t.Errorf("%s, spent: %v: tickets %v had the places %s, want %s", mode, spend, order, got, want)
+				}
+			}
+		}
+	}
+}

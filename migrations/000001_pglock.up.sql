@@ -2435,12 +2435,13 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
 DECLARE
-  head locks;
-  g    grants;
-  gone waiters;
-  w    waiters;                                          -- one of them that had a ticket, best an exclusive one
-  r    record;
-  mine boolean := false;                                 -- a grant had come
+  head  locks;
+  g     grants;
+  gone  waiters;
+  ahead bigint[];                                        -- the first tickets, before any of these has gone
+  w     waiters;                                         -- one of them that had a ticket, best an exclusive one
+  r     record;
+  mine  boolean := false;                                -- a grant had come
 BEGIN
   IF p_spend THEN
     head := take_to_spend(p_name, p_grant_ids);
@@ -2450,12 +2451,13 @@ BEGIN
   ELSE
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
+  ahead := ARRAY(SELECT q.ticket FROM waiters q WHERE q.name = p_name AND q.ticket > coalesce(head.served, 0)
+    ORDER BY q.ticket LIMIT 99);
   FOR i IN 1..pg_catalog.cardinality(p_grant_ids) LOOP
     DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.* INTO gone;
     CONTINUE WHEN NOT FOUND;
     w := CASE WHEN w.mode = 'exclusive' THEN w ELSE gone END;
-    places[i] := (SELECT pg_catalog.count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name
-      AND q.ticket > coalesce(head.served, 0) AND q.ticket < w.ticket ORDER BY q.ticket LIMIT 99) ahead);
+    places[i] := (SELECT pg_catalog.count(*) + 1 FROM pg_catalog.unnest(ahead) t WHERE t < gone.ticket);
   END LOOP;
   IF NOT p_spend THEN
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);

@@ -583,10 +583,12 @@ var ofTheQueue = []mutant{
 		{schema, "AND q.ticket < enqueue.ticket\n      ORDER BY q.ticket LIMIT 99) ahead;",
 			"AND q.ticket < enqueue.ticket) ahead;"},
 	}, integration, "^TestTheWorkGrows"},
-	{"the place of each that leaves is counted to the end of the queue", []edit{
-		{schema, "AND q.ticket < w.ticket ORDER BY q.ticket LIMIT 99) ahead);",
-			"AND q.ticket < w.ticket) ahead);"},
+	{"the places of those that leave are counted to the end of the queue", []edit{
+		{schema, "> coalesce(head.served, 0)\n    ORDER BY q.ticket LIMIT 99);", "> coalesce(head.served, 0));"},
 	}, integration, "^TestTheWorkGrows"},
+	{"of several that leave each hears the place of one", []edit{
+		{schema, "(ahead) t WHERE t < gone.ticket);", "(ahead) t WHERE t < w.ticket);"},
+	}, integration, "^TestGiveUp_EachOf"},
 }
 
 // ofModes are the faults of readers, and of limits.
