@@ -35,7 +35,7 @@ func rows(t *testing.T, conn *pgx.Conn) (all string) {
 var allRows = func() string {
 	var parts []string
 	for _, table := range []string{"pglock.locks", "pglock.waiters", "pglock.sessions", "pglock.fences",
-		"pglock.events", "pglock.installation",
+		"pglock.events", "pglock.installation", "pglock.subtrees",
 		"pglock.spent_grants", "pglock.receipts", "pglock.done_keys", "pglock.fencing_token_seq", "accounts"} {
 		parts = append(parts, "'"+table+":'",
 			"(SELECT coalesce(string_agg(r::text, E'\\n' ORDER BY r::text), 'none') FROM (SELECT * FROM "+table+") r)")

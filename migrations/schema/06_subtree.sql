@@ -351,7 +351,8 @@ DECLARE
   ok boolean := require_read_committed() AND has_bytes('name', p_name, 512) AND is_path(p_name)
     AND CASE WHEN p_mode IN ('exclusive', 'shared') THEN true
              ELSE refuse('mode', coalesce(quote_literal(left(p_mode, 40)), 'NULL'), 'be exclusive or shared for a '
-               'subtree') END;
+               'subtree') END
+    AND (p_retry IS NOT NULL AND p_wait IS NOT NULL OR refuse('retry or wait', NULL, 'be true or false'));
   s  record;
   a  acquired;
   w  waiters := ROW(p_name, 0, p_mode, p_capacity, p_grant_id, session_of(p_session_key), p_owner_id, p_nested,
