@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -226,5 +228,32 @@ func TestI22_TokensAscendWhenTheTimelineIsSetBack(t *testing.T) {
 		if one[bool](t, p, `SELECT since_us = 0 FROM pglock.timeline()`) {
 			t.Errorf("%s: the timeline has just changed after a grant", c.what)
 		}
+	}
+}
+
+// After a restore the sequence is behind a lock's token, and the grant of that lock begins a step. It waits for whoever
+// has locked the record, as the first request for a subtree does. So when it is granted the step is on record, and what
+// is granted below the subtree next has a greater token.
+func TestI2_AStepIsOnRecordWhenItsTokenIsGranted(t *testing.T) {
+	db := pgtest.Parallel(t)
+	p, other, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	p.change(t, "acquire_otherwise", "lock_timeout TO '1s'", "lock_timeout TO '1min'") // a busy machine needs longer
+	p.mustEnd(t, p.mustSubtree(t, "t").grant)
+	look.exec(t, `UPDATE pglock.locks SET token = token + (1 << 20)`)
+	id := uuid.New()
+	p.subtree(t, "t", id)
+	other.exec(t, `BEGIN; UPDATE pglock.installation SET subtrees = true`)
+	granted := must.Go(func() reply { return p.subtree(t, "t", id) })
+	pgtest.Eventually(t, "the grant to wait for the record, or to be there", func() bool {
+		return len(granted) > 0 || one[bool](t, look, `SELECT cardinality(pg_blocking_pids($1)) > 0`, p.PgConn().PID())
+	})
+	other.exec(t, `COMMIT`)
+	above := <-granted
+	if !above.granted {
+		t.Fatalf("%+v", above)
+	}
+	p.mustEnd(t, above.grant)
+	if below := look.mustAcquire(t, "t/x", time.Minute); below.token <= above.token {
+		t.Errorf("I2: token %d below the subtree, after %d", below.token, above.token)
 	}
 }

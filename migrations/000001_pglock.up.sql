@@ -675,8 +675,8 @@ END $$;
 -- draw_token draws the token of a grant. It is greater than p_above and than every token of this epoch. The caller has
 -- locked the lock's head, and p_above is the greatest token in the lock's rows.
 -- A server process keeps its timeline while it takes writes, so each process compares it once. If the sequence is
--- behind the rows, the epoch grows. That does not wait for others who have locked the record: they write the same, or
--- will find the sequence behind too.
+-- behind the rows, the epoch grows, and the grant records that, or what is below a subtree could get a lower token than
+-- the subtree. For that it waits for whoever has locked the record, as long as its caller does for rows: 55P03.
 CREATE FUNCTION draw_token(p_above bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -691,8 +691,7 @@ BEGIN
   token := (base << 36) + nextval('fencing_token_seq');
   IF token <= p_above THEN
     base := next_epoch(base, p_above, token - (base << 36));
-    UPDATE installation i SET epoch = base FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
-      WHERE i.one = mine.one AND i.epoch < base;
+    UPDATE installation i SET epoch = GREATEST(i.epoch, base) RETURNING i.epoch INTO base;
     token := (base << 36) + nextval('fencing_token_seq');
   END IF;
   RETURN token;
@@ -1009,10 +1008,10 @@ END $$;
 -- the holder, and with p_wait also a ticket. The same grant ID again yields the same grant or ticket; p_retry says
 -- that an earlier attempt may still be under way, and waits for it.
 --
--- Without p_wait and p_retry it waits for nobody, and if it is refused it locks no row, writes nothing and draws no
--- token. With either it waits for those who knock until the statement has lasted a second, then at most a second for
--- whoever has taken the head: 55P03. p_alone says that the caller's statement is the whole transaction: if it grants
--- nothing, it then does not wait for the disk.
+-- Without p_wait and p_retry it waits for nobody, but to begin a step (draw_token), and if it is refused it locks no
+-- row, writes nothing and draws no token. With either it waits for those who knock until the statement has lasted a
+-- second, then at most a second for whoever has taken the head: 55P03. p_alone says that the caller's statement is the
+-- whole transaction: if it grants nothing, it then does not wait for the disk.
 --
 -- I1, I2. This statement grants a free lock (is_free) to a plain request (is_plain). It checks that on the version of
 -- the row that it locks. acquire_otherwise handles all other cases. The statement searches from the end of the index,

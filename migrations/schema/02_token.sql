@@ -91,8 +91,8 @@ END $$;
 -- draw_token draws the token of a grant. It is greater than p_above and than every token of this epoch. The caller has
 -- locked the lock's head, and p_above is the greatest token in the lock's rows.
 -- A server process keeps its timeline while it takes writes, so each process compares it once. If the sequence is
--- behind the rows, the epoch grows. That does not wait for others who have locked the record: they write the same, or
--- will find the sequence behind too.
+-- behind the rows, the epoch grows, and the grant records that, or what is below a subtree could get a lower token than
+-- the subtree. For that it waits for whoever has locked the record, as long as its caller does for rows: 55P03.
 CREATE FUNCTION draw_token(p_above bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -107,8 +107,7 @@ BEGIN
   token := (base << 36) + nextval('fencing_token_seq');
   IF token <= p_above THEN
     base := next_epoch(base, p_above, token - (base << 36));
-    UPDATE installation i SET epoch = base FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
-      WHERE i.one = mine.one AND i.epoch < base;
+    UPDATE installation i SET epoch = GREATEST(i.epoch, base) RETURNING i.epoch INTO base;
     token := (base << 36) + nextval('fencing_token_seq');
   END IF;
   RETURN token;

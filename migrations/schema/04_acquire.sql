@@ -17,10 +17,10 @@
 -- the holder, and with p_wait also a ticket. The same grant ID again yields the same grant or ticket; p_retry says
 -- that an earlier attempt may still be under way, and waits for it.
 --
--- Without p_wait and p_retry it waits for nobody, and if it is refused it locks no row, writes nothing and draws no
--- token. With either it waits for those who knock until the statement has lasted a second, then at most a second for
--- whoever has taken the head: 55P03. p_alone says that the caller's statement is the whole transaction: if it grants
--- nothing, it then does not wait for the disk.
+-- Without p_wait and p_retry it waits for nobody, but to begin a step (draw_token), and if it is refused it locks no
+-- row, writes nothing and draws no token. With either it waits for those who knock until the statement has lasted a
+-- second, then at most a second for whoever has taken the head: 55P03. p_alone says that the caller's statement is the
+-- whole transaction: if it grants nothing, it then does not wait for the disk.
 --
 -- I1, I2. This statement grants a free lock (is_free) to a plain request (is_plain). It checks that on the version of
 -- the row that it locks. acquire_otherwise handles all other cases. The statement searches from the end of the index,
