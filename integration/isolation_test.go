@@ -190,3 +190,30 @@ func TestI19_SerializableWritesPassTheirOwnFencesBesideOneAnother(t *testing.T) 
 		}
 	}
 }
+
+// A request that waits finds a free lock, and somebody changes its row at that moment: the request has locked the new
+// version, which its snapshot does not show. It then locks and awaits nothing else, not even its session: whoever has
+// locked that may wait for this lock.
+func TestI25_WhoeverHasTakenAFreeLockWaitsForNoSession(t *testing.T) {
+	db := pgtest.Parallel(t)
+	p, other, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	p.mustEnd(t, p.mustAcquire(t, "x", time.Minute))
+	look.exec(t, `INSERT INTO pglock.sessions (session_id, holder, alive_until) VALUES ($1, 'peer', clock_timestamp())`,
+		p.session().String())
+	other.exec(t, `BEGIN; SELECT FROM pglock.sessions FOR NO KEY UPDATE`)
+	if err := pausedIn(t, p, "x", "is_free", "AND NOT p_queued", "AND NOT p_queued AND pglock.pause_here('x')",
+		func() error {
+			var granted bool
+			err := p.QueryRow(t.Context(), `SELECT granted FROM pglock.acquire_lease('x', gen_random_uuid(), $1, 'peer', '1 min',
+				p_wait => true)`, p.key.String()).Scan(&granted)
+			if err == nil && !granted {
+				t.Error("I25: it is not granted")
+			}
+			return err
+		}, func() {
+			look.exec(t, `SELECT pglock.watch('x', '1 min')`)
+		}); err != nil {
+		t.Errorf("I25: %v", err)
+	}
+	other.exec(t, `ROLLBACK`)
+}

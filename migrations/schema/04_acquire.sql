@@ -45,6 +45,7 @@ AS $$
 DECLARE
   plain boolean := {{schema}}.is_plain(p_name, p_grant_id, p_holder, p_ttl, p_metadata, p_mode, p_capacity, p_nested)
     AND {{schema}}.is_plain_session(p_session_key, p_session_ttl) AND p_retry IS NOT NULL AND p_wait IS NOT NULL;
+  clean boolean := pg_catalog.pg_current_xact_id_if_assigned() IS NULL;    -- so this transaction has locked no row yet
   a  {{schema}}.acquired;
   ok boolean;
 BEGIN
@@ -70,6 +71,12 @@ BEGIN
   RETURNING true, l.token, CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
     THEN '{"watched": true}'::pg_catalog.json END INTO a;
   IF NOT FOUND THEN
+    IF clean AND pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+      -- It has locked a version of the row that its snapshot does not show. The next one does, and nothing else may be
+      -- locked after a head (I25).
+      RETURN {{schema}}.acquire_lease(p_name, p_grant_id, p_session_key, p_holder, p_ttl, p_metadata, p_retry, p_mode,
+        p_capacity, p_wait, p_session_ttl, p_owner_id, p_nested, p_alone);
+    END IF;
     a := {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
         NULL, false), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone);

@@ -209,6 +209,14 @@ var ofGrants = []mutant{
 		{schema, "  SELECT i.epoch INTO base FROM installation i WHERE i.started = pg_postmaster_start_time();",
 			"  SELECT i.epoch INTO base FROM installation i;"},
 	}, integration, "^TestI22_FirstGrant"},
+	{"I2 a step is not recorded while somebody has locked the record", []edit{
+		{schema, "UPDATE installation i SET epoch = GREATEST(i.epoch, base) RETURNING i.epoch INTO base;",
+			"UPDATE installation i SET epoch = base FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) " +
+				"mine WHERE i.one = mine.one AND i.epoch < base;"},
+	}, integration, "^TestI2_AStepIs"},
+	{"I25 whoever has taken a version that it does not see goes on to its session", []edit{
+		{schema, "    IF clean AND pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN", "    IF false THEN"},
+	}, integration, "^TestI25_WhoeverHasTaken"},
 	{"I25 a grant passes the fence", []edit{
 		{schema, "THEN '{\"watched\": true}'::pg_catalog.json END INTO a; IF NOT FOUND THEN",
 			"THEN '{\"watched\": true}'::pg_catalog.json END INTO a; UPDATE {{schema}}.fences f SET " +
