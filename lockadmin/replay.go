@@ -42,13 +42,22 @@ func (r *replay) next(t Tenure) {
 		r.climb(t.lock)
 		r.lock, r.counts, r.slots, r.latest, r.active = t.lock, false, map[int]Tenure{}, Tenure{}, nil
 	}
+	before, known := r.slots[t.Slot]
+	if known && before.ID < t.ID {
+		t.after = before.ID
+	}
+	// Else a token went back, and the tenure before is the later one. The row of locks is of the moment of its page: a
+	// later page may have a later tenure.
+	if t.Kind != tenureFree &&
+		(!known || before.ID < t.ID || before.ID == rowOfLocks && t.Number > before.Number) {
+		r.slots[t.Slot] = t
+	}
 	if r.only != "" && t.lock != r.only {
 		if t.Kind != tenureFree {
 			r.keep(t)
 		}
 		return
 	}
-	before, known := r.slots[t.Slot]
 	if t.Kind == tenureFree {
 		r.numbers(before, known, t, 0)
 		return
@@ -66,11 +75,6 @@ func (r *replay) next(t Tenure) {
 	r.together(t)
 	r.under(t)
 	r.keep(t)
-	// Else a token went back, and the tenure before is the later one. The row of locks is of the moment of its page: a
-	// later page may have a later tenure.
-	if !known || before.ID < t.ID || before.ID == rowOfLocks && t.Number > before.Number {
-		r.slots[t.Slot] = t
-	}
 }
 
 // span notes the times that the record covers.
@@ -104,7 +108,7 @@ func (r *replay) tokens(before Tenure, known bool, t Tenure) (back bool) {
 	case r.latest.Token != 0 && t.GrantedAt.Before(r.latest.GrantedAt):
 		v := wentBack(t, r.latest, "by the server's clock, %v was granted after %v", r.latest, t)
 		v.By = r.latest.GrantedAt.Sub(t.GrantedAt)
-		r.judge(v, r.latest.GrantedAt, t)
+		r.judge(v, r.latest.GrantedAt, r.latest.after, t)
 	}
 	if r.latest.Token == 0 || !t.GrantedAt.Before(r.latest.GrantedAt) {
 		r.latest = t
@@ -165,7 +169,7 @@ func (r *replay) alone(t Tenure) {
 		r.report(overlap)
 	case (t.Kind == EventTakeover || t.Kind == EventExpired) && t.at.Before(t.EndedAt):
 		overlap.Detail = fmt.Sprintf("%v was taken for expired before its expiry", t)
-		r.judge(overlap, t.EndedAt, t)
+		r.judge(overlap, t.EndedAt, t.after, t)
 	case t.EndedAt.Before(t.GrantedAt):
 		if len(r.steps) < 2*maxClockSteps {
 			r.steps = append(r.steps, clockStep{id: t.ID, from: t.GrantedAt, to: t.EndedAt})
@@ -178,37 +182,51 @@ func (r *replay) alone(t Tenure) {
 // together compares a tenure with all that may have run when it was granted.
 func (r *replay) together(t Tenure) {
 	r.active = slices.DeleteFunc(r.active, func(o Tenure) bool { return !o.EndedAt.After(t.GrantedAt) })
-	limit, limited := t.Limit, 0
-	var other Tenure // a limited one that runs beside t and ends last
+	var beside []Tenure // limited ones
 	for _, o := range r.active {
 		if !o.GrantedAt.Before(t.EndedAt) {
 			continue
 		}
 		switch {
 		case o.Mode == pglock.ModeLimit && t.Mode == pglock.ModeLimit && o.Slot != t.Slot:
-			limited++
-			limit = min(limit, o.Limit)
-			if other.Token == 0 || o.EndedAt.After(other.EndedAt) {
-				other = o
-			}
+			beside = append(beside, o)
 		case o.Mode == pglock.ModeShared && t.Mode == pglock.ModeShared && o.Slot != t.Slot:
 		// alone has told it
 		case o.NewToken == t.Token && (o.Kind == EventOverlap || o.Kind == EventTakeover && o.at.Before(o.EndedAt)):
 		default:
 			r.judge(Violation{Kind: ViolationOverlap, First: o, Second: t,
-				By: both(o, t), Detail: fmt.Sprintf("%v was granted before %v had ended", t, o)}, o.EndedAt, t)
+				By: both(o, t), Detail: fmt.Sprintf("%v was granted before %v had ended", t, o)},
+				o.EndedAt, o.after, t)
 		}
 	}
-	if limited >= limit && limited > 0 {
-		r.judge(Violation{Kind: ViolationLimit, First: other, Second: t,
-			By:     earlier(other.EndedAt, t.EndedAt).Sub(t.GrantedAt),
-			Detail: fmt.Sprintf("%v was the tenure number %d to run at once: the limit is %d", t, limited+1, limit)},
-			other.EndedAt, t)
+	if v, crowded := crowd(t, beside); crowded {
+		without := slices.DeleteFunc(beside, func(o Tenure) bool { return r.setBack(o.EndedAt, o.after, t.ID) })
+		if sure, still := crowd(t, without); still {
+			r.report(sure)
+		} else {
+			r.note(v)
+		}
 	}
 	if r.active = append(r.active, t); len(r.active) > maxActive {
 		first := slices.MinFunc(r.active, func(a, b Tenure) int { return a.EndedAt.Compare(b.EndedAt) })
 		r.active = slices.DeleteFunc(r.active, func(o Tenure) bool { return o.EndedAt.Equal(first.EndedAt) })
 	}
+}
+
+// crowd reports whether a tenure was one too many beside these.
+func crowd(t Tenure, beside []Tenure) (v Violation, crowded bool) {
+	limit, limited := t.Limit, len(beside)
+	for _, o := range beside {
+		limit = min(limit, o.Limit)
+	}
+	if limited >= limit && limited > 0 {
+		other := slices.MaxFunc(beside, func(a, b Tenure) int { return a.EndedAt.Compare(b.EndedAt) })
+		return Violation{Kind: ViolationLimit, First: other, Second: t,
+			By: earlier(other.EndedAt, t.EndedAt).Sub(t.GrantedAt),
+			Detail: fmt.Sprintf("%v was the tenure number %d to run at once: the limit is %d", t, limited+1,
+				limit)}, true
+	}
+	return Violation{}, false
 }
 
 func earlier(a, b time.Time) time.Time { return slices.MinFunc([]time.Time{a, b}, time.Time.Compare) }
@@ -220,19 +238,21 @@ func both(a, b Tenure) time.Duration {
 }
 
 // judge reports a contradiction between times, unless the clock was set back over that moment before the event of the
-// second tenure.
-func (r *replay) judge(v Violation, moment time.Time, second Tenure) {
-	if r.setBack(moment, second.ID) {
+// second tenure, and after the event that the first one was granted after. The first is the one with the lower token:
+// if only the clock makes them overlap, it ended before the second was granted.
+func (r *replay) judge(v Violation, moment time.Time, after int64, second Tenure) {
+	if r.setBack(moment, after, second.ID) {
 		r.note(v)
 		return
 	}
 	r.report(v)
 }
 
-// setBack reports whether the clock had reached a moment and was then set back before it, no later than at an event.
-func (r *replay) setBack(moment time.Time, id int64) bool {
+// setBack reports whether the clock had reached a moment and was then set back before it, after an event and no later
+// than at another.
+func (r *replay) setBack(moment time.Time, after, id int64) bool {
 	return slices.ContainsFunc(r.steps, func(s clockStep) bool {
-		return s.id <= id && !s.from.Before(moment) && s.to.Before(moment)
+		return s.id > after && s.id <= id && !s.from.Before(moment) && s.to.Before(moment)
 	})
 }
 

@@ -76,9 +76,13 @@ func (r *replay) under(t Tenure) {
 			if t.GrantedAt.Before(o.GrantedAt) {
 				first, second = t, o
 			}
+			after := o.after
+			if t.Token < o.Token {
+				after = t.after
+			}
 			r.judge(Violation{Kind: ViolationOverlap, Subtree: c.name, First: first, Second: second, By: both(o, t),
 				Detail: fmt.Sprintf("%s was granted before %s had ended", placed(second, t, c.name),
-					placed(first, t, c.name))}, first.EndedAt, second)
+					placed(first, t, c.name))}, first.EndedAt, after, second)
 		}
 	}
 }

@@ -31,6 +31,7 @@ type Tenure struct {
 	Number    int64        `json:"number"`   // of the tenure among those of the lock's row, from 1
 
 	at      time.Time // when its event was written
+	after   int64     // the ID of the event before it in its slot, which it was granted after; 0: not known
 	lock    string
 	session string
 }
@@ -136,7 +137,8 @@ type Verification struct {
 // grants that a failover has lost, or about what a program did after its lease.
 //
 // Where the record shows that the server's clock was set back, a contradiction between times is in Clock instead of in
-// Violations. The record shows it only if an event was written between the two moments.
+// Violations, unless the record also shows that the earlier tenure was granted after that. The record shows it only if
+// an event was written between the two moments.
 //
 // Verify reads in the order of an index, a page per statement, so a million tenures need little memory and hold up
 // nobody. Others may use the locks meanwhile. The database user needs the role pglock_admin. Errors are those of Locks.

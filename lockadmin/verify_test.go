@@ -139,6 +139,28 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 			2 0 exclusive 0 15-19 #2 takeover 3 written 16
 			3 0 exclusive 0 16-17 #3 release 0`, "clock of 2 and 3 by 3m0s, clock of 1 and 2 by 4m0s, clock of 1 and " +
 			"3 by 1m0s"},
+		"an overlap after a clock was set back": {`
+			1 0 exclusive 0 10-20 #1 release 0
+			2 0 exclusive 0 5-9 #2 release 0
+			3 0 exclusive 0 12-15 #3 release 0
+			4 0 exclusive 0 13-16 #4 release 0`, "overlap of 3 and 4 by 2m0s, clock of 2 and 1 by 5m0s, clock of 1 " +
+			"and 3 by 3m0s, clock of 1 and 4 by 3m0s"},
+		"a takeover before the expiry after a clock was set back": {`
+			1 0 exclusive 0 10-20 #1 release 0
+			2 0 exclusive 0 5-9 #2 release 0
+			3 0 exclusive 0 10-15 #3 takeover 4 written 12
+			4 0 exclusive 0 21-22 #4 release 0`, "overlap of 3 and 4 by 3m0s, clock of 2 and 1 by 5m0s, clock of 1 " +
+			"and 3 by 5m0s"},
+		"a clock that was set back over a limit": {`
+			1 1 limit 1 10-20 #1 release 0
+			2 2 limit 1 5-9 #1 release 0
+			3 2 limit 1 12-13 #2 release 0`, "clock of 2 and 1 by 5m0s, clock of 1 and 3 by 1m0s"},
+		"one more than the limit after a clock was set back": {`
+			1 1 limit 1 10-30 #1 release 0
+			2 1 limit 1 5-9 #2 release 0
+			3 1 limit 1 12-16 #3 release 0
+			4 2 limit 1 13-17 #1 release 0`, "limit of 3 and 4 by 3m0s, clock of 2 and 1 by 5m0s, clock of 1 and 3 " +
+			"by 4m0s"},
 		"gaps": {`
 			3 0 exclusive 0 1-2 #3 release 0
 			5 0 exclusive 0 2-4 #5 release 0

@@ -105,6 +105,22 @@ func TestVerifyComparesSubtreesWithWhatLiesBelow(t *testing.T) {
 	}
 }
 
+// A clock that was set back explains nothing about a tenure that was granted later.
+func TestVerifyFindsAnOverlapUnderASubtreeAfterTheClockWasSetBack(t *testing.T) {
+	db := pgtest.Parallel(t)
+	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
+	for _, one := range []string{"t subtree exclusive 1 1 10-20", "t subtree exclusive 1 2 5-9",
+		"t subtree exclusive 1 3 12-15", "t/a plain exclusive 2 4 13-16"} {
+		writeTree(t, conn, one)
+	}
+	for _, name := range []string{"t/a", ""} {
+		v := must.Get(admin.Verify(t.Context(), name))(t)
+		if got := foundInTrees(v); got != "overlap t/a under t: 3 4" {
+			t.Errorf("verify %q: %q", name, got)
+		}
+	}
+}
+
 func foundInTrees(v lockadmin.Verification) string {
 	var all []string
 	for _, f := range v.Violations {

@@ -111,11 +111,14 @@ var ofHistory = []mutant{
 		{"lockadmin/replay.go", "case known && t.ID < before.ID && t.Number <= before.Number:", "case false:"},
 	}, administration, "^TestVerifyFindsWhatIsWrong"},
 	{"verify: a clock that was set back is an overlap", []edit{
-		{"lockadmin/replay.go", "return s.id <= id && ", "return false && s.id <= id && "},
+		{"lockadmin/replay.go", "return s.id > after && ", "return false && s.id > after && "},
 	}, administration, "^TestVerifyFindsWhatIsWrong"},
 	{"verify: any step of the clock explains everything", []edit{
-		{"lockadmin/replay.go", "return s.id <= id && !s.from.Before(moment) && s.to.Before(moment)",
-			"return s.id != id+moment.Unix()"},
+		{"lockadmin/replay.go", "return s.id > after && s.id <= id && !s.from.Before(moment) && s.to.Before(moment)",
+			"return s.id != after+id+moment.Unix()"},
+	}, administration, "^TestVerifyFindsWhatIsWrong"},
+	{"verify: a step of the clock explains what was granted later", []edit{
+		{"lockadmin/replay.go", "t.after = before.ID", "t.after = 0"},
 	}, administration, "^TestVerifyFindsWhatIsWrong"},
 	{"verify: gaps are not counted", []edit{
 		{"lockadmin/replay.go", "	r.found.GapCount++\n", "	return\n"},
