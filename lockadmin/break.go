@@ -77,8 +77,8 @@ const brokenAtOnce = 1000
 // its waiting calls queue again, at the end; Sessions tells which it is.
 //
 // Up to a thousand locks are one transaction: all of it is done, or nothing. Of more locks an error ends it after the
-// last thousand; then the result is what was broken, and the same call again goes on. The database user needs the role
-// pglock_admin. BreakOptions.Token must be nil.
+// last thousand; then the result is what was broken, and the same call again goes on. If the answer was lost, up to a
+// thousand locks more may be broken. The database user needs the role pglock_admin. BreakOptions.Token must be nil.
 //
 // Errors: ErrNotHeld if the session has neither a lease nor a ticket; pglock.ErrInvalid, ErrPermission, ErrReadOnly.
 func (a *Admin) BreakSession(ctx context.Context, id, reason string, o BreakOptions) ([]Broken, error) {

@@ -42,8 +42,8 @@ func breakSession(o *cli.Options, cmd *cobra.Command, b breaking) error {
 		case errors.Is(err, lockadmin.ErrNotHeld):
 			return noSuchSession(o, b.session)
 		case err != nil && len(broken) > 0:
-			return &cli.Advised{Text: fmt.Sprintf("%d leases and tickets were broken, and then it failed", len(broken)),
-				Err: err, Code: cli.ExitFailure, Hint: cli.Again + ", which goes on from there"}
+			err = cli.Because(ctx, o.WithRights(ctx, o.Pool, err))
+			return partlyBroken(cmd.Context(), o, len(broken), err)
 		case err != nil:
 			return breakFailed(o, err, "pglock-admin list --session "+b.session+o.Same()+
 				", and for each lock pglock-admin why NAME"+o.Same(),
@@ -52,6 +52,20 @@ func breakSession(o *cli.Options, cmd *cobra.Command, b breaking) error {
 		view := breakSessionView{b.session, broken, b.reason, b.by}
 		return o.Changed(cmd, view, func(w *cli.Page) { drawBrokenSession(w, view) })
 	})
+}
+
+// partlyBroken says what was broken before the error. Without an answer, what it ended may be broken, too.
+func partlyBroken(ctx context.Context, o *cli.Options, broken int, err error) error {
+	text := fmt.Sprintf("at least %d leases and tickets were broken", broken)
+	on := cli.Again + ", which goes on from there"
+	code, hint := o.Advice(ctx, err)
+	switch code {
+	case cli.ExitInterrupted:
+		return cli.Errorf(code, on, "interrupted; %s", text)
+	case cli.ExitFailure:
+		hint = on
+	}
+	return &cli.Advised{Text: text + ", and then it failed", Err: err, Code: code, Hint: hint}
 }
 
 func noSuchSession(o *cli.Options, id string) error {
