@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
@@ -300,6 +302,30 @@ func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
 	in(t, db.URL(), "list").want(t, cli.ExitOK) // what was there is there
 	p.wantNothingLeft(t)
 	interrupted.wantNothingLeft(t)
+}
+
+func TestDemoLeavesRolesThatWereThereToTheirMembers(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Dedicated(t, nil) // roles belong to the whole server
+	conn := must.Get(pgx.Connect(t.Context(), server.URL()))(t)
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	must.Get(conn.Exec(t.Context(), "CREATE ROLE pglock_user; CREATE ROLE pglock_admin IN ROLE pglock_user; "+
+		"CREATE ROLE app IN ROLE pglock_admin"))(t)
+	p := perform(t, "--database-url", server.URL())
+	p.readTo(t, "ACT 1")
+	must.Do(t, p.cmd.Process.Signal(os.Interrupt))
+	p.readTo(t, "")
+	if code := p.wait(); code != cli.ExitInterrupted {
+		t.Errorf("exit code %d: %s", code, p.stderr.String())
+	}
+	if members := pgtest.One[int](t, conn, "SELECT count(*) FROM pg_auth_members m JOIN pg_roles r ON "+
+		"r.oid = m.roleid WHERE r.rolname LIKE 'pglock%'"); members != 2 {
+		t.Errorf("%d memberships are left of 2", members)
+	}
+	if left := pgtest.One[int](t, conn, "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pglock%'"); left != 0 {
+		t.Errorf("%d schemas are left", left)
+	}
+	p.wantNothingLeft(t)
 }
 
 func TestDemoRefusesAServerThatTheVariableForbids(t *testing.T) {

@@ -20,10 +20,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/guest"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
-	"github.com/pglock-dev/pglock/migrations"
 )
 
 const (
@@ -80,6 +80,7 @@ type Stage struct {
 	play  Play
 	fail  context.CancelCauseFunc // of the story, when a process fails
 	url   string
+	drop  func(context.Context) error // pglock's schema; nil: there is none
 	began time.Time
 
 	printing sync.Mutex // at out
@@ -134,7 +135,7 @@ func perform(ctx context.Context, p Play, url string, out io.Writer) (err error)
 func (s *Stage) tables() string { return s.Schema + "_tables" }
 
 func (s *Stage) prepare(ctx context.Context) (err error) {
-	if err := migrations.Up(ctx, s.url, migrations.WithSchema(s.Schema)); err != nil {
+	if s.drop, err = guest.MakeSchema(ctx, s.url, s.Schema); err != nil {
 		return err
 	}
 	if s.Pool, err = openPool(ctx, s.url, s.tables()); err != nil {
@@ -165,7 +166,10 @@ func (s *Stage) tidy(ctx context.Context, server *pgserver.Server) error {
 	}
 	if s.Pool != nil && server.Kind() == pgserver.KindURL {
 		_, err := s.Pool.Exec(ctx, "DROP SCHEMA IF EXISTS "+pgx.Identifier{s.tables()}.Sanitize()+" CASCADE")
-		errs = append(errs, err, migrations.Down(ctx, s.url, migrations.WithSchema(s.Schema)))
+		errs = append(errs, err)
+	}
+	if s.drop != nil && server.Kind() == pgserver.KindURL {
+		errs = append(errs, s.drop(ctx))
 	}
 	if s.Pool != nil {
 		s.Pool.Close()

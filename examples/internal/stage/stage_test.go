@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
@@ -55,6 +58,24 @@ func TestAPromiseThatTheDatabaseDoesNotHaveFailsTheStory(t *testing.T) {
 	})
 	if err != nil || !strings.HasSuffix(said, "\nSHOWN: all is well\n") {
 		t.Errorf("%v\n%s", err, said)
+	}
+}
+
+func TestRolesThatWereThereStayWithTheirMembers(t *testing.T) {
+	server := pgtest.Dedicated(t, nil) // roles belong to the whole server
+	t.Setenv(pgserver.Variable, string(pgserver.KindURL))
+	conn := must.Get(pgx.Connect(t.Context(), server.URL()))(t)
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	must.Get(conn.Exec(t.Context(), "CREATE ROLE pglock_user; CREATE ROLE pglock_admin IN ROLE pglock_user; "+
+		"CREATE ROLE app IN ROLE pglock_admin"))(t)
+	story := func(context.Context, *Stage) (string, error) { return "nothing", nil }
+	must.Do(t, perform(t.Context(), Play{Name: "test", Story: story}, server.URL(), &strings.Builder{}))
+	if members := pgtest.One[int](t, conn, "SELECT count(*) FROM pg_auth_members m JOIN pg_roles r ON "+
+		"r.oid = m.roleid WHERE r.rolname LIKE 'pglock%'"); members != 2 {
+		t.Errorf("%d memberships are left of 2", members)
+	}
+	if left := pgtest.One[int](t, conn, "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pglock%'"); left != 0 {
+		t.Errorf("%d schemas are left", left)
 	}
 }
 

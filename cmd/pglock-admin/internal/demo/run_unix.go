@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/guest"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/lockadmin"
-	"github.com/pglock-dev/pglock/migrations"
 )
 
 const (
@@ -80,6 +80,7 @@ type performance struct {
 
 	server   *pgserver.Server
 	schema   string
+	drop     func(context.Context) error // the schema; nil: there is none
 	pool     *pgxpool.Pool
 	admin    *lockadmin.Admin
 	players  []*player
@@ -102,7 +103,7 @@ func (p *performance) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	p.stage.print("%s", p.stage.style(styleFaint, fmt.Sprintf("%s\n%s", p.server.Description(), where)))
-	if err := migrations.Up(ctx, p.server.URL(), migrations.WithSchema(p.schema)); err != nil {
+	if p.drop, err = guest.MakeSchema(ctx, p.server.URL(), p.schema); err != nil {
 		return fmt.Errorf("demo: make the schema: %w", err)
 	}
 	config, err := pgxpool.ParseConfig(p.server.URL())
@@ -159,7 +160,7 @@ func (p *performance) tidy(ctx context.Context) error {
 	if p.server == nil {
 		return errors.Join(errs...)
 	}
-	if p.server.Kind() == pgserver.KindURL {
+	if p.server.Kind() == pgserver.KindURL && p.drop != nil {
 		errs = append(errs, p.dropSchema(ctx))
 	}
 	return errors.Join(append(errs, p.server.Stop())...)
@@ -172,7 +173,7 @@ func (p *performance) dropSchema(ctx context.Context) error {
 		err = dropLedger(ctx, conn, p.schema)
 	}
 	if err == nil {
-		err = migrations.Down(ctx, p.server.URL(), migrations.WithSchema(p.schema))
+		err = p.drop(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("schema %s (DROP SCHEMA %s CASCADE): %w", p.schema, p.schema, err)
