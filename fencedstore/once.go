@@ -44,8 +44,9 @@ func (e *DoneError) Is(target error) bool { return target == ErrDone }
 
 // WithKey makes Guard do the work of a key, as Store.Once does: the transaction also records the key, under one fence.
 // A key has 1 to 512 bytes. If the work was done before, the error of Guard is ErrDone (DoneError) and nothing has
-// changed: roll the transaction back. Unlike Once, Guard does not wait until the disk and the synchronous standby have
-// that work. The same grant may do the work of many keys, as with SameToken.
+// changed: roll the transaction back. If this very transaction has recorded the key, as in a callback of Once, nothing
+// is committed yet: the error is pglock.ErrInvalid. Unlike Once, Guard does not wait until the disk and the synchronous
+// standby have that work. The same grant may do the work of many keys, as with SameToken.
 func WithKey(key string) Option {
 	return func(c *config) error {
 		c.key = key

@@ -181,6 +181,66 @@ func TestI3_I4_OnceIsAFencedWrite(t *testing.T) {
 	b.wantRows(t, 2, `pglock.done_keys`)
 }
 
+// A key that this very transaction has noted is not done: it may still be rolled back, and whoever took the key for
+// done would never do its work. Once it is committed, others hear that it is done.
+func TestAKeyOfThisVeryTransactionIsNotDone(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	l := b.acquire(t, "job")
+	const again = "it must be new to the transaction"
+	want := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, pglock.ErrInvalid) || errors.Is(err, fencedstore.ErrDone) || code(err) != "22023" ||
+			!strings.Contains(err.Error(), again) {
+			t.Errorf("%s: %v, want an ErrInvalid that says %q", what, err, again)
+		}
+	}
+	want("Guard inside Once", b.store.Once(t.Context(), l, "inside", func(ctx context.Context, tx pgx.Tx) error {
+		return refused(fencedstore.Guard(ctx, tx, l, fencedstore.WithKey("inside")))
+	}))
+	b.wantRows(t, 0, `pglock.done_keys`)
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+		begin := func() pgx.Tx {
+			tx := must.Get(b.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
+			t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+			return tx
+		}
+		guard := func(tx pgx.Tx) error {
+			return refused(fencedstore.Guard(t.Context(), tx, l, fencedstore.WithKey(string(level))))
+		}
+		twice := begin()
+		must.Do(t, guard(twice))
+		want(fmt.Sprint(level, ", twice"), guard(twice))
+		must.Do(t, twice.Rollback(t.Context()))
+		kept := begin()
+		inner := must.Get(kept.Begin(t.Context()))(t)
+		must.Do(t, guard(inner))
+		must.Do(t, inner.Commit(t.Context()))
+		want(fmt.Sprint(level, ", once in a savepoint"), guard(kept))
+		must.Do(t, kept.Rollback(t.Context()))
+		undone := begin()
+		inner = must.Get(undone.Begin(t.Context()))(t)
+		must.Do(t, guard(inner))
+		must.Do(t, inner.Rollback(t.Context()))
+		must.Do(t, guard(undone)) // the savepoint has taken the note back
+		must.Do(t, undone.Commit(t.Context()))
+		later := begin()
+		if err := guard(later); !errors.Is(err, fencedstore.ErrDone) {
+			t.Errorf("%s, committed: %v, want ErrDone", level, err)
+		}
+		must.Do(t, later.Rollback(t.Context()))
+	}
+	tx := b.begin(t)
+	for n, state := range []string{"", "22023"} {
+		_, err := tx.Exec(t.Context(), `SELECT pglock.once('sql', $1, $2, $3)`, l.Name(), int64(l.Token()),
+			l.Export().ID.String())
+		if code(err) != state {
+			t.Errorf("in SQL, call %d: %v, want SQLSTATE %q", n, err, state)
+		}
+	}
+	b.wantRows(t, 3, `pglock.done_keys`)
+}
+
 func ExampleStore_Once() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, databaseURL())

@@ -209,7 +209,8 @@ CREATE TABLE done_keys (
   lock_name  text COLLATE "C" NOT NULL,
   token      bigint      NOT NULL,
   done_at    timestamptz NOT NULL,
-  keep_until timestamptz                            -- NULL: for ever
+  keep_until timestamptz,                           -- NULL: for ever
+  xact       xid8        NOT NULL DEFAULT pg_current_xact_id()   -- that noted it
 ) WITH (vacuum_truncate = false);
 CREATE INDEX done_keys_keep_until ON done_keys (keep_until) WHERE keep_until IS NOT NULL;
 

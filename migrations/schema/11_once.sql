@@ -3,8 +3,8 @@
 -- once passes the fence and notes the key, in the transaction that does the work. is_first false: it was done before,
 -- and the caller rolls back. It locks what fence locks, and then the key: a second caller waits for the end of the
 -- first one's transaction. A known key is answered without a lock; but at SERIALIZABLE, where a look for a key that is
--- not there would be in the way of everybody who notes another, only after the fence. The keys of another database say
--- nothing of the work of this lease.
+-- not there would be in the way of everybody who notes another, only after the fence. What this very transaction has
+-- noted is not done: it may still be rolled back. The keys of another database say nothing of the work of this lease.
 CREATE FUNCTION once(
   p_key text, p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_of timestamptz DEFAULT NULL, p_keep interval DEFAULT NULL, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
@@ -20,16 +20,22 @@ DECLARE
   till pg_catalog.timestamptz := pg_catalog.timezone('UTC',
     pg_catalog.timezone('UTC', p_of) OPERATOR(pg_catalog.+) p_keep);
   old  pg_catalog.bool := till OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp();
+  mine pg_catalog.bool;  -- as require_fence proves it
+  own  pg_catalog.text := 'be new to the transaction, which has noted it already and is not committed';
 BEGIN
   once.is_first := false;
   IF old OR pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'serializable' THEN
-    SELECT d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at
+    SELECT d.lock_name, d.token, d.done_at, d.xact OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned()
+        AND d.done_at OPERATOR(pg_catalog.>=) pg_catalog.transaction_timestamp()
+      INTO once.lock_name, once.token, once.done_at, mine
       FROM {{schema}}.done_keys d WHERE d.key OPERATOR(pg_catalog.=) p_key;
     IF FOUND OR old THEN
       ok := {{schema}}.require_database(p_database_id, pg_catalog.concat('the lease of lock ',
         pg_catalog.quote_literal(p_name)), 'Write through the database that granted the lock.');
     END IF;
-    IF FOUND THEN
+    IF mine THEN
+      ok := {{schema}}.refuse('key', pg_catalog.quote_literal(p_key), own);
+    ELSIF FOUND THEN
       RETURN;
     ELSIF old THEN
       PERFORM {{schema}}.refuse_old_key(p_key, p_of, p_keep);
@@ -39,13 +45,19 @@ BEGIN
     FROM {{schema}}.fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id,
                           p_write_id, p_time_limit) f;
   INSERT INTO {{schema}}.done_keys AS d (key, lock_name, token, done_at, keep_until)
-    VALUES (p_key, p_name, p_token, pg_catalog.clock_timestamp(), till)
+    VALUES (p_key, p_name, p_token,
+            GREATEST(pg_catalog.clock_timestamp(), pg_catalog.transaction_timestamp()), till)
     ON CONFLICT ON CONSTRAINT done_keys_pkey DO NOTHING
     RETURNING d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at;
   once.is_first := FOUND;
   IF NOT FOUND THEN
-    SELECT d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at
+    SELECT d.lock_name, d.token, d.done_at, d.xact OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned()
+        AND d.done_at OPERATOR(pg_catalog.>=) pg_catalog.transaction_timestamp()
+      INTO once.lock_name, once.token, once.done_at, mine
       FROM {{schema}}.done_keys d WHERE d.key OPERATOR(pg_catalog.=) p_key;
+    IF mine THEN
+      ok := {{schema}}.refuse('key', pg_catalog.quote_literal(p_key), own);
+    END IF;
   END IF;
 END $$;
 

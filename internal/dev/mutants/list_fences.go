@@ -229,6 +229,14 @@ var ofFences = []mutant{
 	{"I3 the same key is done twice", []edit{
 		{schema, "  once.is_first := FOUND;", "  once.is_first := true;"},
 	}, integration, "^TestOnce"},
+	{"a key that this very transaction has noted is done", []edit{
+		{schema, "    IF mine THEN\n      ok := {{schema}}.refuse('key', pg_catalog.quote_literal(p_key), own);\n    " +
+			"ELSIF FOUND", "    IF FOUND"},
+	}, store, "^TestAKeyOfThis"},
+	{"at SERIALIZABLE a key that this very transaction has noted is done", []edit{
+		{schema, "    IF mine THEN\n      ok := {{schema}}.refuse('key', pg_catalog.quote_literal(p_key), own);\n    " +
+			"END IF;\n", ""},
+	}, store, "^TestAKeyOfThis"},
 	{"a key that was forgotten is done again", []edit{
 		{schema, "ELSIF old THEN", "ELSIF false THEN"},
 	}, integration, "^TestOnceRefuses"},

@@ -235,8 +235,8 @@ var ofSeals = []mutant{
 			"fence_all.remaining_us := f.remaining_us;"},
 	}, integration, "^TestI16_ATransaction"},
 	{"I3 a key of a time to come is kept from now on", []edit{
-		{schema, "p_token, pg_catalog.clock_timestamp(), till)",
-			"p_token, pg_catalog.clock_timestamp(), pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_keep)"},
+		{schema, "pg_catalog.transaction_timestamp()), till)",
+			"pg_catalog.transaction_timestamp()), pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_keep)"},
 	}, integration, "^TestI3_AKeyOf"},
 	{"once does not say that the lease is of another database", []edit{
 		{schema, "p_resource, true, p_database_id, p_slot,", "p_resource, true, NULL, p_slot,"},
