@@ -131,3 +131,38 @@ func TestAWriteThatIsCutOffTellsTheLossFirst(t *testing.T) {
 		t.Errorf("%v\nwant %s, an ErrLost and the callback's own error", err, want)
 	}
 }
+
+// A write under a subtree's lease whose row is another grant's by now has not left its fence: the lease is lost.
+func TestAGuardTellsTheLossOfASubtreesLease(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.exec(t, `CREATE TABLE tenants (id int, n int); INSERT INTO tenants VALUES (7, 0)`)
+	b.guard(t, "tenants", fencedstore.WithTableKey("id"))
+	other := b.withClient(t)
+	for name, reason := range map[string]pglock.Reason{
+		"Write": pglock.ReasonBroken, "WriteSQL": pglock.ReasonTakenOver, "Guard": pglock.ReasonBroken,
+		"Guard of several": pglock.ReasonTakenOver,
+	} {
+		l := b.acquire(t, "tenants", pglock.WithSubtree())
+		var next *pglock.Lease
+		err := ways[name](t, b, l, func(ctx context.Context, tx transaction) error {
+			if err := tx.exec(ctx, `UPDATE tenants SET n = 1 WHERE id = 7`); err != nil {
+				t.Errorf("%s: a write under the subtree: %v", name, err)
+			}
+			if reason == pglock.ReasonBroken {
+				b.breaks(t, l)
+			} else {
+				b.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 ms' WHERE name = 'tenants'`)
+			}
+			next = must.Get(other.client.Acquire(ctx, "tenants", pglock.WithSubtree()))(t)
+			return tx.exec(ctx, `UPDATE tenants SET n = 2 WHERE id = 7`)
+		})
+		lost, is := errors.AsType[*pglock.LostError](err)
+		if !is || lost.Lock != "tenants" || lost.Token != l.Token() || lost.Reason != reason ||
+			errors.Is(err, fencedstore.ErrUnfenced) {
+			t.Errorf("%s: %v, want a LostError: %s", name, err, reason)
+		}
+		release(t, next)
+	}
+	b.wantRows(t, 1, `tenants WHERE n = 0`)
+}

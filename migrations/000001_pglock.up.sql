@@ -4110,9 +4110,10 @@ END $$;
 -- with other IDs is older than the transaction.
 
 -- require_fence returns true if this transaction has passed the fence of p_resource, or an operator lets it write
--- without one, in which case it notes the table. The fence of a name above will do, if a subtree's lease passed it.
--- Otherwise it raises (I3). p_column: the row has no key there, and so
--- no fence. It locks nothing but the operator's event, which is this transaction's own.
+-- without one, in which case it notes the table. The fence of a name above will do, if a subtree's lease passed it. If
+-- the row of that lease is another grant's now, nobody can tell whether it was a subtree's, but it is lost (LK003).
+-- Otherwise require_fence raises LK011 (I3). p_column: the row has no key there, and so no fence. It locks nothing but
+-- the operator's event, which is this transaction's own.
 CREATE FUNCTION require_fence(p_resource text, p_schema text, p_table text, p_column text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off
 AS $$
@@ -4120,6 +4121,7 @@ DECLARE
   mine xid8 := pg_current_xact_id_if_assigned();
   name text;
   e    record;
+  lost record;
 BEGIN
   IF p_column IS NULL AND EXISTS (
       SELECT FROM fences f
@@ -4139,6 +4141,14 @@ BEGIN
       UPDATE events b SET resource = pg_catalog.concat_ws(' ', b.resource, name) WHERE b.id = e.id;
     END IF;
     RETURN true;
+  END IF;
+  SELECT f.lock_name, f.last_token, f.grant_id, f.slot INTO lost FROM fences f
+    WHERE p_column IS NULL AND f.resource = ANY (ancestors(p_resource)) AND f.fenced_xact = mine
+      AND f.advanced_at >= transaction_timestamp() AND NOT EXISTS (
+        SELECT FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot AND l.grant_id = f.grant_id OFFSET 0)
+    LIMIT 1;
+  IF FOUND THEN
+    PERFORM refuse_lease(lost.lock_name, lost.last_token, lost.grant_id, lost.slot);
   END IF;
   RAISE EXCEPTION USING ERRCODE = 'LK011', SCHEMA = p_schema, TABLE = p_table, COLUMN = coalesce(p_column, ''),
     CONSTRAINT = current_schema(), DETAIL = 'resource=' || left(p_resource, 512),

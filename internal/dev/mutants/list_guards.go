@@ -15,6 +15,9 @@ var ofGuards = []mutant{
 		{schema, "AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp() UNION",
 			"AND f.fenced_xact = mine UNION"},
 	}, integration, "^TestI3_I18_OnlyThis"},
+	{"a guard does not tell the loss of a subtree's lease", []edit{
+		{schema, "    PERFORM refuse_lease(lost.lock_name, lost.last_token, lost.grant_id, lost.slot);", "    NULL;"},
+	}, store, "^TestAGuardTellsTheLoss"},
 	{"I3 a bypass outlives its transaction", []edit{
 		{schema, "WHERE b.xact = mine AND b.kind = 'bypass' AND b.at >= transaction_timestamp();",
 			"WHERE b.kind = 'bypass';"},
