@@ -10,8 +10,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // A callback that has ended its transaction by itself has left the fence, whatever else it returns, and whether its
@@ -76,4 +81,37 @@ func TestWhateverTheCallbackReturnsItsOwnCommitIsTold(t *testing.T) {
 	if err != own { //nolint:errorlint // as it is
 		t.Errorf("without an end of its own: %v, want %v as it is", err, own)
 	}
+}
+
+// A prepared transaction keeps the row of its receipt, also if the callback panics after it: no later write of the
+// process waits for that row.
+func TestAPreparedTransactionOfACallbackThatPanicsIsInNobodysWay(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Dedicated(t, map[string]string{"max_prepared_transactions": "1"}).URL()
+	must.Do(t, migrations.Up(t.Context(), url))
+	pool := must.Get(pgxpool.New(t.Context(), url))(t)
+	t.Cleanup(pool.Close)
+	client := must.Get(pglock.New(t.Context(), pool, pglock.WithDefaultTTL(time.Hour)))(t)
+	t.Cleanup(func() { _ = client.Close(context.WithoutCancel(t.Context())) })
+	store := fencedstore.New(pool)
+	lease := must.Get(client.TryAcquire(t.Context(), "prepared"))(t)
+	func() {
+		defer func() {
+			if r := recover(); r != "a panic" {
+				t.Errorf("recovered %v", r)
+			}
+		}()
+		_ = store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `PREPARE TRANSACTION 'half'`); err != nil {
+				t.Error(err)
+			}
+			panic("a panic")
+		})
+	}()
+	t.Cleanup(func() {
+		_, err := pool.Exec(context.WithoutCancel(t.Context()), `ROLLBACK PREPARED 'half'`)
+		must.Note(t, err)
+	})
+	other := must.Get(client.TryAcquire(t.Context(), "other"))(t)
+	must.Note(t, store.With(fencedstore.WithTimeLimit(5*time.Second)).Write(t.Context(), other, nothing))
 }

@@ -266,7 +266,9 @@ func (w *writing) giveBack(ctx context.Context) {
 func (w *writing) call(ctx context.Context, fn work) (err error) {
 	done := false
 	defer func() {
-		if done || !w.conn.rollback(ctx) || err == nil {
+		ended := !done && w.conn.rollback(ctx)
+		w.doubt = w.doubt || ended // it may be prepared, and keeps the row, also if fn has panicked
+		if !ended || err == nil {
 			return
 		}
 		switch e := err.(type) { //nolint:errorlint // not what is inside

@@ -51,9 +51,11 @@ var ofFences = []mutant{
 		{"internal/pause/afterwards.go", "const Soon = 150 * time.Millisecond", "const Soon = time.Minute"},
 	}, "./fencedstore", "^TestAWriteReturnsSoon"},
 	{"a callback's own commit is taken for its error", []edit{
-		{"fencedstore/write.go", "if done || !w.conn.rollback(ctx) || err == nil {",
-			"if done || !w.conn.rollback(ctx) || err != nil {"},
+		{"fencedstore/write.go", "if !ended || err == nil {", "if !ended || err != nil {"},
 	}, "./fencedstore", "^TestWhateverTheCallbackReturns"},
+	{"the receipt of a prepared transaction is used again", []edit{
+		{"fencedstore/write.go", "\t\tw.doubt = w.doubt || ended ", "\t\t"},
+	}, "./fencedstore", "^TestAPreparedTransactionOf"},
 	{"a write waits for itself", []edit{
 		{"fencedstore/store.go", "\t\terr = o.refuseWithin(ctx)\n", ""},
 	}, "./fencedstore", "^TestAWriteThatWould"},
