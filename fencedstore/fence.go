@@ -40,10 +40,10 @@ func (f Fence) ForSiblings(key hooks.Key) hooks.Lease { return f.Lease.ForSiblin
 // is named once, all leases are of one schema of one database, and SameToken is the same in all.
 //
 // A transaction passes all of them or none, and COMMIT checks every lease. The server takes the fences in the byte
-// order of their resources, and at COMMIT the leases in the order of their names. So transactions may name them in any
-// order and do not wait for each other in a circle; if you call Guard several times instead, you must keep an order
-// yourself. Without WithTimeLimit the transaction may take until the first lease ends. WithTimeLimit extends every
-// lease. The error is that of the fence that refused.
+// order of their resources, and then the leases in the order of their names; but after Guard without Seal, in the order
+// of their resources. So transactions may name them in any order and do not wait for each other in a circle; if you
+// call Guard several times instead, you must keep an order yourself. Without WithTimeLimit the transaction may take
+// until the first lease ends. WithTimeLimit extends every lease. The error is that of the fence that refused.
 type Fences []Fence
 
 // ForSiblings is for the packages of this module alone. It gives the first lease.
