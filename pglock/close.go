@@ -20,6 +20,9 @@ import (
 // sayAgain is the pause before a release or a hand-over is sent again.
 const sayAgain = 20 * time.Millisecond
 
+// standbyAgain is the pause before Close says again what a standby has refused: each refusal costs a connection.
+const standbyAgain = 200 * time.Millisecond
+
 // landing is how long Close waits for statements of the heartbeat and, after ctx, for the pool of Open.
 const landing = 500 * time.Millisecond
 
@@ -140,10 +143,10 @@ func (c *Client) land(ctx context.Context) {
 	c.flights.Wait()
 }
 
-// endSession ends the session, unless there is no server: nobody waits for that.
+// endSession ends the session, unless there is no server, or only a standby: nobody waits for that.
 func (c *Client) endSession(ctx context.Context) error {
 	err := c.backend.EndSession(ctx, c.who())
-	if server.NeverSent(err) && protocol.State(err) == "" {
+	if server.NeverSent(err) && protocol.State(err) == "" || protocol.ReadOnly(err) {
 		return nil
 	}
 	return err
@@ -220,12 +223,17 @@ func (c *Client) takeBackLast(ctx context.Context) error {
 // may have died since its last use.
 func lastly(ctx context.Context, say func(context.Context) error) error {
 	deadline, _ := ctx.Deadline()
-	for limit := min(parting, time.Until(deadline)) / 4; ; limit *= 2 {
+	most := time.Until(deadline)
+	for limit := min(parting, most) / 4; ; limit = min(2*limit, most) {
 		attempt, cancel := context.WithTimeout(ctx, limit)
 		err := say(attempt)
 		cancel()
 		passes := protocol.ConnectionLost(err) || protocol.Transient(err)
-		if !passes || !pause.For(ctx, sayAgain) {
+		again := sayAgain
+		if protocol.ReadOnly(err) { // it may become the primary, or the next connection may lead to that
+			passes, again = true, standbyAgain
+		}
+		if !passes || !pause.For(ctx, again) {
 			return triedUntilItEnded(ctx, err)
 		}
 	}

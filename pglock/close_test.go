@@ -357,3 +357,20 @@ func TestClosedClientRefusesToLock(t *testing.T) {
 		}
 	})
 }
+
+// However often a server that is away has refused, Close asks again for as long as its context allows.
+func TestCloseOutlastsManyRefusals(t *testing.T) {
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
+		s.onReleaseAll = func(ctx context.Context, _ []protocol.Claim) error {
+			if time.Since(s.began) < 4*time.Second {
+				return errReset
+			}
+			return ctx.Err()
+		}
+		c := startClient(t, s, trust.SystemClock())
+		mustAcquire(t, c, "report")
+		if err := c.Close(t.Context()); err != nil {
+			t.Errorf("Close: %v after %d attempts", err, len(s.of("releaseAll")))
+		}
+	})
+}

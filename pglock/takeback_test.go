@@ -76,6 +76,7 @@ func TestWhatCannotBeTakenBackIsTriedAgain(t *testing.T) {
 	}{
 		"no server":            {errReset, time.Hour, true},
 		"a locked row":         {sqlError("55P03"), time.Hour, true},
+		"a standby":            {sqlError("25006"), time.Hour, true},
 		"no right, for a time": {sqlError("42501"), refusedFor - time.Second, true},
 		"no right":             {sqlError("42501"), time.Hour, false},
 	} {

@@ -17,8 +17,8 @@ const (
 	// If taking back fails, as while there is no server, it is repeated, at first soon.
 	firstPause = 20 * time.Millisecond
 	lastPause  = time.Second
-	// refusedFor is how long, at least, it is repeated after refusals. Without a server it is repeated for as long as
-	// the client lives.
+	// refusedFor is how long, at least, it is repeated after refusals. Without a server, or where
+	// a standby answers, it is repeated for as long as the client lives.
 	refusedFor = time.Minute
 )
 
@@ -139,7 +139,7 @@ func (l *List) Failed(rest, refused []*Request, batch int, err error, now time.D
 		r.refused = true
 	}
 	for _, r := range slices.Concat(rest, refused) {
-		if protocol.ConnectionLost(err) || protocol.Transient(err) || now < r.until {
+		if protocol.ConnectionLost(err) || protocol.ReadOnly(err) || protocol.Transient(err) || now < r.until {
 			l.waiting = append(l.waiting, r)
 		}
 	}

@@ -89,9 +89,10 @@ func TestWhatWasRefusedAloneGoesBehindTheOthers(t *testing.T) {
 	}
 }
 
-// A refusal that will not pass is repeated for a minute; with an absent server, for ever.
+// A refusal that will not pass is repeated for a minute; with an absent server, or a
+// standby, for ever.
 func TestRefusalIsGivenUpInTheEnd(t *testing.T) {
-	for code, kept := range map[string]bool{"42501": false, "40P01": true, "57P01": true} {
+	for code, kept := range map[string]bool{"42501": false, "40P01": true, "57P01": true, "25006": true} {
 		l := New()
 		add(l, 1, false)
 		batch := l.Due(0, Most)

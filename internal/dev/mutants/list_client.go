@@ -111,7 +111,8 @@ var ofRequests = []mutant{
 		{"internal/takeback/takeback.go", "\t\t\tl.waiting = append(l.waiting, r)\n", "\t\t\t_ = r\n"},
 	}, library, "^TestWhatCannot"},
 	{"one request that cannot be taken back keeps the others", []edit{
-		{"pglock/takeback.go", "\tcase protocol.ConnectionLost(err) || ctx.Err() != nil:\n", "\tdefault:\n"},
+		{"pglock/takeback.go", "\tcase protocol.ConnectionLost(err) || protocol.ReadOnly(err) || ctx.Err() != nil:\n",
+			"\tdefault:\n"},
 	}, library, "^TestOneRequestThat"},
 	{"each attempt begins with the rows that somebody has locked", []edit{
 		{"pglock/takeback.go", "\t\treturn nil, all, err\n", "\t\treturn all, nil, err\n"},
@@ -272,8 +273,8 @@ var ofClose = []mutant{
 			"nil"},
 	}, library, "^TestWhatIsTried"},
 	{"Close takes for lost what the heartbeat's connection did not say", []edit{
-		{"pglock/close.go", "\t\tif !passes || !pause.For(ctx, sayAgain) {\n", "\t\tif true || passes || " +
-			"pause.For(ctx, sayAgain) {\n"},
+		{"pglock/close.go", "\t\tif !passes || !pause.For(ctx, again) {\n", "\t\tif true || passes || " +
+			"pause.For(ctx, again) {\n"},
 	}, library, "^TestCloseTriesAgain"},
 	{"Close waits for no row", []edit{
 		{"pglock/close.go", "passes := protocol.ConnectionLost(err) || protocol.Transient(err)\n",

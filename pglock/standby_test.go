@@ -1,0 +1,60 @@
+package pglock
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/takeback"
+	"github.com/pglock-dev/pglock/internal/trust"
+)
+
+// A standby refuses whatever it is asked, and each refusal costs a connection. So nobody asks it for each lease alone;
+// Close and the heartbeat ask again until a primary answers.
+func TestWhatEndsWithTheClientWaitsForAPrimary(t *testing.T) {
+	const away, most = time.Second, 12
+	refuses := func(s *fakeStore) error {
+		if time.Since(s.began) < away {
+			return sqlError("25006")
+		}
+		return nil
+	}
+	t.Run("Close releases", fakeClock(func(t *testing.T, s *fakeStore) {
+		s.onReleaseAll = func(context.Context, []protocol.Claim) error { return refuses(s) }
+		c := startClient(t, s, trust.SystemClock())
+		for i := range 8 {
+			mustAcquire(t, c, fmt.Sprint("report ", i))
+		}
+		err, asked := c.Close(t.Context()), s.of("releaseAll")
+		if err != nil || len(asked) > most || len(asked[len(asked)-1].names) != 8 {
+			t.Errorf("Close: %v after %d statements: %v", err, len(asked), asked)
+		}
+	}))
+	for name, within := range map[string]time.Duration{"Close takes back": 0, "the heartbeat takes back": 2 * away} {
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
+				return protocol.TakenBack{}, refuses(s)
+			}
+			c := startClient(t, s, trust.SystemClock())
+			var ups []*takeback.Request
+			for i := range 8 {
+				ups = append(ups, leaves(c, fmt.Sprint("report ", i), false))
+			}
+			if time.Sleep(within); within == 0 {
+				if err := c.Close(t.Context()); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+			}
+			if asked := s.of("giveUp"); len(asked) > most {
+				t.Errorf("%d statements: %v", len(asked), asked)
+			}
+			for _, u := range ups {
+				if len(u.Done) == 0 {
+					t.Errorf("%s was not taken back", u.Name)
+				}
+			}
+		}))
+	}
+}
