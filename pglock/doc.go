@@ -145,7 +145,7 @@
 //   - A call returns within a quarter of a second after the end of its ctx: give it a deadline. Release and Close take
 //     five seconds at most if they are called after it.
 //   - After ErrOutcomeUnknown the client takes the request back in the background. It also goes on with a release that
-//     has not reached the server; at worst the lease runs out.
+//     the server has not confirmed; at worst the lease runs out.
 //   - A full pool, a full server or a restart costs no lease, if the client gets a connection before the deadline.
 //
 // # What a client owns

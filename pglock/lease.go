@@ -206,8 +206,9 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 //
 // The first call returns nil if the lease was held until now, else a *LostError (ErrLost). Later calls return an error
 // that matches ErrReleased, or that loss again, and change nothing. Another error means that the server has not
-// confirmed the release. If time ran out, the error is context.DeadlineExceeded or that of ctx, whatever else it is,
-// and the client keeps trying in the background; at worst the lease ends with its TTL.
+// confirmed the release, and the client keeps trying in the background: while the server refuses, for a minute or the
+// TTL. At worst the lease ends with its TTL, or with its extension (Extend). If time ran out, the error is
+// context.DeadlineExceeded or that of ctx, whatever else it is.
 func (l *Lease) Release(ctx context.Context) (err error) {
 	if !l.client.calls.beginEnd() {
 		<-l.client.ended // Close releases it
@@ -240,12 +241,10 @@ func (l *Lease) Release(ctx context.Context) (err error) {
 			return l.whyLost(ctx, repeated)
 		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || l.client.hasClosed(err) ||
 			!pause.For(ctx, sayAgain):
-			if ctx.Err() != nil { // it may not have arrived
-				l.client.takeBack(l.requestID(), l.strays, l.ttl)
-			}
+			l.client.takeBack(l.requestID(), l.strays, l.ttl) // whether it was refused, or did not arrive
 			// ErrLost would say that this lease is lost, so the cause of ctx's end is not part of it.
 			err = triedUntilItEnded(ctx, errorFromSQL(err, l.name, l.token))
-			return failure.Told(err, "pglock: release lock %q (at worst it ends with its TTL)", l.name)
+			return failure.Told(err, "pglock: release lock %q (at worst it ends with its TTL or extension)", l.name)
 		}
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
 	}

@@ -3,9 +3,11 @@ package pglock
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/takeback"
 	"github.com/pglock-dev/pglock/internal/trust"
@@ -56,5 +58,34 @@ func TestWhatEndsWithTheClientWaitsForAPrimary(t *testing.T) {
 				}
 			}
 		}))
+	}
+}
+
+// What the server does not release, for whatever reason, is taken back in the background: the heartbeat renews it no
+// more, but after an extension it may last for hours.
+func TestReleaseThatTheServerRefusesGoesOnInTheBackground(t *testing.T) {
+	for _, code := range []string{"25006", "53200", "57014", "42501"} {
+		for _, name := range []string{"a lease", "an extended lease", "before Close"} {
+			t.Run(code+", "+name, fakeClock(func(t *testing.T, s *fakeStore) {
+				s.onRelease = func(context.Context, protocol.Claim) (bool, error) { return false, sqlError(code) }
+				c := startClient(t, s, trust.SystemClock())
+				l := mustAcquire(t, c, "report")
+				if name == "an extended lease" {
+					if _, err := l.Extend(t.Context(), 12*time.Hour); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := l.Release(t.Context()); protocol.State(err) != code {
+					t.Errorf("Release: %v, want %s", err, code)
+				}
+				if name == "before Close" {
+					must.Note(t, c.Close(t.Context()))
+				}
+				time.Sleep(time.Second)
+				if got := s.takenBack(); !slices.Equal(got, []string{"report"}) {
+					t.Errorf("taken back: %q", got)
+				}
+			}))
+		}
 	}
 }
