@@ -168,7 +168,7 @@ func (c *Client) releaseLast(ctx context.Context, claims []protocol.Claim) error
 			return err
 		})
 		if err != nil {
-			left, failure = left+len(batch), cmp.Or(failure, err)
+			left, failure = left+len(batch), cmp.Or(failure, errorFromSQL(err, "", 0))
 		}
 	}
 	if failure != nil {
@@ -208,7 +208,7 @@ func (c *Client) takeBackLast(ctx context.Context) error {
 			return err
 		})
 		if err != nil {
-			left, failure = left+len(batch), cmp.Or(failure, err)
+			left, failure = left+len(batch), cmp.Or(failure, errorFromSQL(err, "", 0))
 		}
 	}
 	if failure != nil {

@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -88,4 +89,36 @@ func TestReleaseThatTheServerRefusesGoesOnInTheBackground(t *testing.T) {
 			}))
 		}
 	}
+}
+
+// A call that stops waiting because its looks fail says so as any other call does.
+func TestACallWhoseLooksFailSaysWhyAsOthersDo(t *testing.T) {
+	for code, want := range map[string]error{"25006": ErrReadOnly, "42501": ErrPermission, "42883": ErrSchema} {
+		t.Run(code, fakeClock(func(t *testing.T, s *fakeStore) {
+			queued(s, time.Hour)
+			s.onLook = func(context.Context, []int64) (map[int64]protocol.Sighting, error) {
+				return nil, sqlError(code)
+			}
+			_, err := startClient(t, s, trust.SystemClock()).Acquire(t.Context(), "report")
+			if took := time.Since(s.began); !errors.Is(err, want) || !errors.Is(err, ErrHeld) || took > 2*outage {
+				t.Errorf("%v after %v, want %v and ErrHeld", err, took, want)
+			}
+		}))
+	}
+}
+
+// So does Close.
+func TestCloseSaysWhyAsOthersDo(t *testing.T) {
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
+		s.onReleaseAll = func(context.Context, []protocol.Claim) error { return sqlError("42501") }
+		s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
+			return protocol.TakenBack{}, sqlError("25006")
+		}
+		c := startClient(t, s, trust.SystemClock())
+		mustAcquire(t, c, "report")
+		leaves(c, "other", false)
+		if err := c.Close(t.Context()); !errors.Is(err, ErrPermission) || !errors.Is(err, ErrReadOnly) {
+			t.Errorf("%v, want ErrPermission and ErrReadOnly", err)
+		}
+	})
 }

@@ -86,7 +86,7 @@ func (c *Client) await(ctx context.Context, q *pending, t *queue.Ticket, e *ear)
 		case n.Circle != nil:
 			return g, false, &DeadlockError{circleOf(n.Circle)}
 		case n.Err != nil:
-			return g, false, n.Err
+			return g, false, errorFromSQL(n.Err, q.Name, 0)
 		case n.AskAgain, wait <= 0:
 			return g, false, nil
 		}
