@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/takeback"
@@ -124,22 +123,24 @@ func (c *Client) giveBack(ctx context.Context, leases []*Lease) {
 		return
 	}
 	defer c.calls.ends.Done()
+	var ended []*Lease
 	var backs []*takeback.Request
 	for _, l := range leases {
 		if l != nil && l.end(ErrReleased) {
-			l.released(ctx, nil)
-			backs = append(backs, c.takeBack(l.requestID(), l.strays, l.ttl))
+			ended, backs = append(ended, l), append(backs, c.takeBack(l.requestID(), l.strays, l.ttl))
 		}
 	}
-	timer := time.NewTimer(leavePatience)
-	defer timer.Stop()
-	for _, u := range backs {
+	soon, cancel := context.WithTimeout(c.ctx, leavePatience)
+	defer cancel()
+	for i, u := range backs {
 		select {
 		case <-u.Done:
-		case <-timer.C:
-			return
-		case <-c.ctx.Done():
-			return
+		case <-soon.Done():
+			if len(u.Done) == 0 {
+				ended[i].released(ctx, context.Cause(soon))
+				continue
+			}
 		}
+		ended[i].released(ctx, nil)
 	}
 }

@@ -48,14 +48,14 @@ func (c *Client) Close(ctx context.Context) error {
 	defer close(c.gone)
 	leases := c.leases.close()
 	c.cancel(ErrClosed)
-	var claims []protocol.Claim
+	var held, strays []*Lease
+	var spent []*takeback.Request // of the strays
 	for _, l := range leases {
 		if l.end(ErrReleased) {
-			l.released(ctx, nil)
 			if l.strays {
-				l.spend()
+				strays, spent = append(strays, l), append(spent, c.takeBack(l.requestID(), true, l.ttl))
 			} else {
-				claims = append(claims, l.claim())
+				held = append(held, l)
 			}
 		}
 	}
@@ -64,7 +64,14 @@ func (c *Client) Close(ctx context.Context) error {
 	asks, ends := make(chan struct{}), make(chan struct{})
 	go func() { c.calls.asks.Wait(); close(asks) }()
 	go func() { c.calls.ends.Wait(); close(ends) }()
-	err := c.sayLast(ctx, claims, asks, ends)
+	err := c.sayLast(ctx, held, asks, ends)
+	for i, l := range strays {
+		if len(spent[i].Done) > 0 {
+			l.released(ctx, nil)
+		} else {
+			l.released(ctx, cmp.Or(err, ErrOutcomeUnknown))
+		}
+	}
 	c.backend.Close()
 	<-asks
 	<-ends
@@ -114,7 +121,7 @@ func triedUntilItEnded(ctx context.Context, err error) error {
 
 // sayLast tells the server what ends with the client: first the waits, so that none of them gets a lease; last
 // whatever the calls and requests under way have brought.
-func (c *Client) sayLast(ctx context.Context, claims []protocol.Claim, asks, ends <-chan struct{}) error {
+func (c *Client) sayLast(ctx context.Context, held []*Lease, asks, ends <-chan struct{}) error {
 	wait := func(done <-chan struct{}) {
 		select {
 		case <-done:
@@ -122,7 +129,7 @@ func (c *Client) sayLast(ctx context.Context, claims []protocol.Claim, asks, end
 		}
 	}
 	wait(asks)
-	failures := []error{c.takeBackLast(ctx), c.releaseLast(ctx, claims)}
+	failures := []error{c.takeBackLast(ctx), c.releaseLast(ctx, held)}
 	wait(ends)
 	c.backend.Drain(ctx)
 	c.land(ctx)
@@ -153,13 +160,13 @@ func (c *Client) endSession(ctx context.Context) error {
 }
 
 // releaseLast releases leases that end with the client.
-func (c *Client) releaseLast(ctx context.Context, claims []protocol.Claim) error {
+func (c *Client) releaseLast(ctx context.Context, held []*Lease) error {
 	var failure error
 	left := 0
-	for batch := range slices.Chunk(claims, takeback.Most) {
+	for batch := range slices.Chunk(held, takeback.Most) {
 		lost := false // the answer of an attempt
 		err := lastly(ctx, func(ctx context.Context) error {
-			rest, refused, err := inHalves(ctx, batch, func(batch []protocol.Claim) error {
+			rest, refused, err := inHalves(ctx, batch, func(batch []*Lease) error {
 				err := c.releaseAll(ctx, batch, lost)
 				lost = lost || server.AnswerLost(err)
 				return err
@@ -168,7 +175,11 @@ func (c *Client) releaseLast(ctx context.Context, claims []protocol.Claim) error
 			return err
 		})
 		if err != nil {
-			left, failure = left+len(batch), cmp.Or(failure, errorFromSQL(err, "", 0))
+			err = errorFromSQL(err, "", 0)
+			left, failure = left+len(batch), cmp.Or(failure, err)
+			for _, l := range batch {
+				l.released(ctx, err)
+			}
 		}
 	}
 	if failure != nil {
@@ -179,7 +190,11 @@ func (c *Client) releaseLast(ctx context.Context, claims []protocol.Claim) error
 
 // releaseAll releases leases and passes on the resulting grants to others: also those of an attempt whose answer was
 // lost.
-func (c *Client) releaseAll(ctx context.Context, claims []protocol.Claim, lost bool) error {
+func (c *Client) releaseAll(ctx context.Context, held []*Lease, lost bool) error {
+	claims := make([]protocol.Claim, len(held))
+	for i, l := range held {
+		claims[i] = l.claim()
+	}
 	sent := c.now()
 	endings, err := c.backend.ReleaseAll(ctx, claims)
 	if err != nil {
@@ -187,6 +202,7 @@ func (c *Client) releaseAll(ctx context.Context, claims []protocol.Claim, lost b
 	}
 	var others, unconfirmed announcement
 	for i, e := range endings {
+		held[i].released(ctx, nil)
 		if c.hear(claims[i].Name, e.Handed, &sent, &others); lost && !e.Released {
 			unconfirmed.names = append(unconfirmed.names, claims[i].Name)
 			unconfirmed.slots = append(unconfirmed.slots, &claims[i].Slot)

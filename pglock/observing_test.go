@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
@@ -152,4 +153,78 @@ func TestEventsHaveTheValuesOfTheirCallAndNeverEnd(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The observer hears of a release when the server has confirmed it, or when nobody asks any more.
+func TestTheObserverHearsWhatWasNotReleased(t *testing.T) {
+	for name, fails := range map[string]bool{"away": true, "there": false} {
+		t.Run("Close, the server is "+name, fakeClock(func(t *testing.T, s *fakeStore) {
+			var n notes
+			s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
+				if asked.names[0] == "stray" && len(s.of("acquire")) == 1 {
+					return protocol.Answer{}, errReset
+				}
+				return s.grants(asked.request), nil
+			}
+			c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
+			for _, name := range []string{"stray", "a", "b"} {
+				mustAcquire(t, c, name)
+			}
+			if fails {
+				s.set(func() {
+					s.onReleaseAll = func(context.Context, []protocol.Claim) error { return errReset }
+					s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
+						return protocol.TakenBack{}, errReset
+					}
+				})
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := c.Close(ctx); (err != nil) != fails {
+				t.Errorf("Close: %v", err)
+			}
+			told := n.of(EventRelease)
+			for _, e := range told {
+				if (e.Err != nil) != fails {
+					t.Errorf("%s: the event says %v", e.Lock, e.Err)
+				}
+			}
+			if len(told) != 3 {
+				t.Errorf("%d events, want 3", len(told))
+			}
+		}))
+		t.Run("AcquireAll, the server is "+name, fakeClock(func(t *testing.T, s *fakeStore) {
+			var n notes
+			s.onAcquire = heldByAnother("c", s)
+			if fails {
+				s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
+					return protocol.TakenBack{}, errReset
+				}
+			}
+			c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
+			if _, err := c.AcquireAll(t.Context(), []string{"a", "b", "c"}, WithMaxWait(0)); !errors.Is(err, ErrHeld) {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			told := n.of(EventRelease)
+			for _, e := range told {
+				if (e.Err != nil) != fails {
+					t.Errorf("%s: the event says %v", e.Lock, e.Err)
+				}
+			}
+			if len(told) != 2 {
+				t.Errorf("%d events, want 2", len(told))
+			}
+		}))
+	}
+}
+
+// heldByAnother grants every lock but one.
+func heldByAnother(name string, s *fakeStore) func(context.Context, call) (protocol.Answer, error) {
+	return func(_ context.Context, asked call) (protocol.Answer, error) {
+		if asked.names[0] == name {
+			return protocol.Answer{Token: 5, Holder: "the other"}, nil
+		}
+		return s.grants(asked.request), nil
+	}
 }

@@ -141,8 +141,8 @@ var ofRequests = []mutant{
 			"&& false {\n"},
 	}, library, "^TestAcquireAllThatFails"},
 	{"AcquireAll that fails waits until all is given back", []edit{
-		{"pglock/acquireall.go", "\ttimer := time.NewTimer(leavePatience)\n", "\ttimer := time.NewTimer(100 * " +
-			"leavePatience)\n"},
+		{"pglock/acquireall.go", "context.WithTimeout(c.ctx, leavePatience)",
+			"context.WithTimeout(c.ctx, 100*leavePatience)"},
 	}, library, "^TestAcquireAllComesBack"},
 	{"a statement that was lost is asked for by its name again", []edit{
 		{"internal/protocol/names.go", "\tn.unusableUntil.Store(",
