@@ -46,8 +46,9 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption
 
 // Do runs fn while holding the lock, and releases it when fn returns, panics or calls runtime.Goexit. fn's
 // context ends when ctx ends or the lease is lost. The lease is renewed until fn has returned, even while fn
-// winds down. Do returns fn's error, joined with ErrLost if the lease was lost before fn returned: then fn may
-// have worked unprotected. If it cannot take the lock it returns an error as Acquire does, and fn does not run.
+// winds down. Do returns fn's error, joined with ErrLost if the lease was lost before fn returned, or with ErrClosed if
+// Close has released it: then fn may have worked unprotected. If it cannot take the lock it returns an error as
+// Acquire does, and fn does not run.
 func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *Lease) error,
 	opts ...AcquireOption) (err error) {
 	r, err := c.newRequest(name, opts)
@@ -63,8 +64,11 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 		return err
 	}
 	defer func() {
-		if lost := lease.Release(ctx); errors.Is(lost, ErrLost) && !errors.Is(err, ErrLost) {
+		switch lost := lease.Release(ctx); {
+		case errors.Is(lost, ErrLost) && !errors.Is(err, ErrLost):
 			err = errors.Join(err, lost)
+		case lease.byClose.Load() && !errors.Is(err, ErrClosed):
+			err = errors.Join(err, ErrClosed)
 		}
 		err = failure.OfContext(ctx, err)
 	}()

@@ -52,6 +52,7 @@ func (c *Client) Close(ctx context.Context) error {
 	var spent []*takeback.Request // of the strays
 	for _, l := range leases {
 		if l.end(ErrReleased) {
+			l.byClose.Store(true)
 			if l.strays {
 				strays, spent = append(strays, l), append(spent, c.takeBack(l.requestID(), true, l.ttl))
 			} else {

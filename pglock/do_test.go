@@ -129,3 +129,32 @@ func TestDoAcceptsThatItsFunctionReleasesTheLease(t *testing.T) {
 		}
 	})
 }
+
+// Close ends the lease while fn works: what fn did after that it did without the lock, whatever it returns.
+func TestDoTellsThatCloseHasTakenTheLease(t *testing.T) {
+	own := errors.New("fn's own")
+	for name, result := range map[string]error{"nil": nil, "an error": own} {
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			c := startClient(t, s, trust.SystemClock())
+			err := c.Do(t.Context(), "report", func(ctx context.Context, _ *Lease) error {
+				if err := c.Close(t.Context()); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+				<-ctx.Done()
+				return result
+			})
+			if !errors.Is(err, ErrClosed) || result != nil && !errors.Is(err, result) {
+				t.Errorf("Do = %v, want ErrClosed and fn's error", err)
+			}
+		}))
+	}
+	t.Run("after its own release", fakeClock(func(t *testing.T, s *fakeStore) {
+		c := startClient(t, s, trust.SystemClock())
+		err := c.Do(t.Context(), "report", func(ctx context.Context, l *Lease) error {
+			return errors.Join(l.Release(ctx), c.Close(t.Context()))
+		})
+		if err != nil {
+			t.Errorf("Do = %v, want nil: fn had released the lease", err)
+		}
+	}))
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -36,6 +37,7 @@ type Lease struct {
 	strays  bool   // an attempt may still be under way: the end of the lease spends the grant ID
 	sight   *sight // nil: nobody observes
 	since   time.Time
+	byClose atomic.Bool // Close has ended it
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
