@@ -96,7 +96,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 	asking, cancel := context.WithCancel(ctx) // a hanging request ends with the client too
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
-	var patience <-chan time.Time // starts with the first failure after an answer
+	var patience time.Time // its end; it starts with the first failure after an answer
 	for delay := firstAgain; ; delay = min(2*delay, lastAgain) {
 		q.Asked = c.now()
 		q.Nested = q.owner.Nested()
@@ -127,13 +127,13 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 				return a, err
 			}
 			q.Retry, q.lost = false, false
-			patience, delay = nil, firstAgain
+			patience, delay = time.Time{}, firstAgain
 			continue
 		case q.Metadata != nil && slices.Contains([]string{"22P02", "22P05", "22003"}, protocol.State(err)):
 			return a, &ArgumentError{"metadata", argument.Shorten(string(q.Metadata)), "be a value that jsonb can " +
 				"hold: " + protocol.Message(err)}
 		case locked && q.Wait: // for as long as ctx; no connection is held meanwhile
-			patience, delay = nil, firstAgain
+			patience, delay = time.Time{}, firstAgain
 			q.taken, q.told = true, c.now()
 			pause.For(asking, lockedOutPause)
 			continue
@@ -145,15 +145,16 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 			(!q.Wait || errors.Is(err, puddle.ErrClosedPool)), !protocol.ConnectionLost(err) && !locked:
 			return a, q.refused(err)
 		}
-		if patience == nil {
-			patience = time.After(q.bears())
+		if patience.IsZero() {
+			patience = time.Now().Add(q.bears())
 		}
-		select {
-		case <-time.After(delay):
-		case <-asking.Done():
-			return a, c.endOfWait(ctx)
-		case <-patience:
+		left := time.Until(patience)
+		if left <= 0 {
 			return a, q.refused(err)
+		}
+		// A program that stands still here asks once more, however late it is.
+		if !pause.Exactly(asking, min(delay, left)) {
+			return a, c.endOfWait(ctx)
 		}
 	}
 }

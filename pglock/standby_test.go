@@ -122,3 +122,19 @@ func TestCloseSaysWhyAsOthersDo(t *testing.T) {
 		}
 	})
 }
+
+// After a pause of the program in which its patience has passed, a call asks once more.
+func TestACallAsksOnceMoreWhenItsPatienceIsOver(t *testing.T) {
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
+		s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
+			if time.Since(s.began) < outage {
+				return protocol.Answer{}, errReset
+			}
+			return s.grants(asked.request), nil
+		}
+		l, err := startClient(t, s, trust.SystemClock()).Acquire(t.Context(), "report")
+		if took := time.Since(s.began); err != nil || took != outage {
+			t.Errorf("%v, %v after %v", l, err, took)
+		}
+	})
+}

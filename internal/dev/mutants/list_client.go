@@ -42,8 +42,8 @@ var ofTrust = []mutant{
 // ofRequests are the faults of asking the server, and of taking requests back.
 var ofRequests = []mutant{
 	{"I6 each retry has a grant ID of its own", []edit{
-		{"pglock/request.go", "\t\tif patience == nil {\n", "\t\tq.GrantID, _ = newGrantID()\n\t\tif patience == nil " +
-			"{\n"},
+		{"pglock/request.go", "\t\tif patience.IsZero() {\n",
+			"\t\tq.GrantID, _ = newGrantID()\n\t\tif patience.IsZero() {\n"},
 	}, integration, "MeetsAFault/^TryAcquire/lost"},
 	{"I6 a refused retry forgets the attempt before", []edit{
 		{"pglock/acquire.go", "\tif q.lost {\n\t\tc.takeBack(q", "\tif err != nil && !errors.Is(err, ErrHeld) && " +
