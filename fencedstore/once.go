@@ -50,7 +50,7 @@ func (e *DoneError) Is(target error) bool { return target == ErrDone }
 func WithKey(key string) Option {
 	return func(c *config) error {
 		c.key = key
-		return refuse.If(key == "" || len(key) > 512, "key", fmt.Sprint(len(key), " bytes"), "have 1 to 512 bytes")
+		return refuse.Text("key", key, 512)
 	}
 }
 
