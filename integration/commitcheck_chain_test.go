@@ -253,6 +253,7 @@ func TestI4_AnEndThatIsTooLateHidesNoTakeover(t *testing.T) {
 func TestI4_NothingEndsAfterAHandOverThatHasLockedInVain(t *testing.T) {
 	db := pgtest.Parallel(t)
 	p, waits, stop, ends := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientWaits(t, p)
 	held := p.mustAcquire(t, "report", time.Minute)
 	id := waits.queue(t, "report", uuid.New()).id
 	stop.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 'report' FOR UPDATE`)

@@ -59,6 +59,7 @@ func TestI9_ATicketCountsThoughItsOldSessionIsSweptMeanwhile(t *testing.T) {
 		db := pgtest.Database(t)
 		holder, first, second := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 		sweeper := newPeer(t, db.URL())
+		patientWaits(t, sweeper)
 		held := holder.mustAcquire(t, "x", time.Minute)
 		sweeper.exec(t, `INSERT INTO pglock.sessions (session_id, holder, alive_until, seen_at)
 			VALUES ($1, 'h', now() - interval '2 min', now() - interval '2 min')`, first.session())

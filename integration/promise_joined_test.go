@@ -165,6 +165,7 @@ var waysToQueue = map[string]string{
 func TestI8_AStatementForManyGivesWayOnceForEachLock(t *testing.T) {
 	t.Parallel()
 	p := newPeer(t, pgtest.Database(t).URL())
+	patientTransactions(t, p)
 	for _, name := range []string{"x", "y", "z"} {
 		p.party("holder", "exclusive", time.Minute).mustGet(t, name)
 	}

@@ -14,6 +14,7 @@ func TestNamesThatWerePrunedLeaveTheirRoomInTheIndexToNewOnes(t *testing.T) {
 	const names, warm, all = 500, 4, 8
 	// a server of its own: a transaction anywhere on it keeps emptied pages from being used
 	p := newPeer(t, migrated(t, map[string]string{"autovacuum": "off"}).URL())
+	patientTransactions(t, p) // one ends hundreds of leases
 	var sizes []int64
 	for round := range all {
 		p.exec(t, `SELECT pglock.acquire_lease(format('run %s/%s', $1::int, i), gen_random_uuid(), gen_random_uuid(),
@@ -41,6 +42,7 @@ func TestNamesThatWerePrunedLeaveTheirRoomInTheIndexToNewOnes(t *testing.T) {
 func TestGrantsRenewalsAndReleasesWriteToNoIndexOfLocks(t *testing.T) {
 	t.Parallel()
 	p := newPeer(t, pgtest.Database(t).URL())
+	patientTransactions(t, p)
 	const releaseAll = `pglock.release_lease(l.name, l.token, l.grant_id) FROM pglock.locks l`
 	p.exec(t, `SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'first', '1 min')
 		FROM unnest(ARRAY['a', 'tree']) n`)

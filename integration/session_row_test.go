@@ -27,6 +27,7 @@ func TestI9_ATicketCountsThoughItsSessionIsMarkedMeanwhile(t *testing.T) {
 			db := pgtest.Database(t)
 			holder, first, second := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 			marker := newPeer(t, db.URL())
+			patientWaits(t, marker)
 			held := holder.mustAcquire(t, "x", time.Minute)
 			if known {
 				marker.exec(t, `INSERT INTO pglock.sessions (session_id, holder, alive_until)
@@ -60,6 +61,7 @@ func TestI9_ATicketCountsThoughItsSessionIsMarkedMeanwhile(t *testing.T) {
 func TestI9_AStuckLockLetsTheTicketsForOthersCount(t *testing.T) {
 	db := pgtest.Parallel(t)
 	holder, client, hang := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	holder.exec(t, `ALTER FUNCTION pglock.acquire_otherwise SET lock_timeout = '10s'`) // a slow machine is no reason
 	holder.mustAcquire(t, "x", time.Minute)
 	hang.exec(t, `BEGIN`)
 	hang.exec(t, `SELECT FROM pglock.locks WHERE name = 'x' FOR UPDATE`)

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -127,6 +128,7 @@ func TestI8_ManyThatFindTheLockFreeAsTheyJoinAskAgain(t *testing.T) {
 	db := pgtest.Parallel(t)
 	look, m, ender := newPeer(t, db.URL()), newMany(t, db.URL()), newPeer(t, db.URL())
 	patientCalls(t, look)
+	patientTransactions(t, look)
 	g := look.mustAcquire(t, "a", time.Hour)
 	ender.exec(t, `BEGIN`)
 	must.Get(ender.release(t.Context(), g))(t)
@@ -176,22 +178,26 @@ func TestI4_OfManyForOneLockNoneTakesTheHeadThatAnotherHasJoined(t *testing.T) {
 func TestI8_AStatementForManyGivesWayForAMomentOnly(t *testing.T) {
 	db := pgtest.Parallel(t)
 	look, m, knocking := newPeer(t, db.URL()), newMany(t, db.URL()), newPeer(t, db.URL())
-	for _, name := range []string{"a", "b"} {
-		look.mustAcquire(t, name, time.Hour)
-	}
-	knocking.exec(t, `BEGIN; SET LOCAL search_path = pglock, pg_temp;
-		SELECT pg_advisory_xact_lock_shared(knock_key('b'))`)
+	knocking.exec(t, `BEGIN; SET LOCAL search_path = pglock, pg_temp`)
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "b"}} {
-		var requests []protocol.Request
-		for _, name := range names {
-			requests = append(requests, m.request(name, true))
+		shortest := time.Hour
+		for try := range 3 { // a busy machine takes its time too
+			var requests []protocol.Request
+			for _, name := range names {
+				requests = append(requests, m.request(fmt.Sprint(name, len(names), try), true))
+			}
+			for _, r := range requests[:2] {
+				look.mustAcquire(t, r.Name, time.Hour)
+			}
+			knocking.exec(t, `SELECT pg_advisory_xact_lock_shared(knock_key($1))`, requests[1].Name)
+			began := time.Now()
+			if _, err := m.acquire(t, requests); err != nil {
+				t.Error(err)
+			}
+			shortest = min(shortest, time.Since(began))
 		}
-		began := time.Now()
-		if _, err := m.acquire(t, requests); err != nil {
-			t.Error(err)
-		}
-		if d := time.Since(began); d >= time.Second {
-			t.Errorf("%v: it gave way for %v", names, d)
+		if shortest >= time.Second {
+			t.Errorf("%v: it gave way for %v at least", names, shortest)
 		}
 	}
 }

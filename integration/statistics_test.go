@@ -197,6 +197,7 @@ func TestEveryFunctionReadsFewRowsBesideOneLongQueue(t *testing.T) {
 	pgtest.Long(t, "TestTheWorkGrowsWithWhatIsAskedFor")
 	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientTransactions(t, look)
 	crowded(t, look, 5000)
 	for _, c := range readings(t, look, p) {
 		c.again(t, p, 7)
@@ -220,6 +221,7 @@ func (c reading) again(t *testing.T, p *peer, times int) {
 func TestPlansOfEmptyTablesSuitFullOnes(t *testing.T) {
 	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientTransactions(t, look)
 	for _, table := range []string{"locks", "sessions", "waiters", "spent_grants", "fences", "receipts", "done_keys",
 		"events"} {
 		look.exec(t, `ALTER TABLE pglock.`+table+` SET (autovacuum_enabled = off)`)
@@ -272,6 +274,7 @@ func TestWhatReadsEverythingSuitsTablesThatWereEmpty(t *testing.T) {
 func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
 	db := pgtest.Parallel(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientTransactions(t, look)
 	crowded(t, look, 10_000)
 	held := look.mustAcquire(t, "x", time.Hour)
 	const readers = 1000
@@ -327,6 +330,7 @@ func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
 func TestThePlanOfTheFirstRenewalSuitsThousands(t *testing.T) {
 	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
+	patientTransactions(t, look)
 	look.exec(t, `ALTER TABLE pglock.locks SET (autovacuum_enabled = false)`)
 	look.exec(t, `ALTER TABLE pglock.events SET (autovacuum_enabled = false)`)
 	look.mustAcquire(t, "n0", time.Hour)

@@ -398,6 +398,7 @@ func TestAnAttemptForASubtreeAndAReleaseDoNotWaitForEachOther(t *testing.T) {
 	db := pgtest.Parallel(t)
 	holder, first, again := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	look, stop := newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientWaits(t, look)
 	held, below := holder.mustAcquire(t, "t", time.Minute), look.mustAcquire(t, "t/a", time.Minute)
 	a := first.subtree(t, "t", uuid.New())
 	look.change(t, "wait_out", "BEGIN\n  LOOP", `BEGIN

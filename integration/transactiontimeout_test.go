@@ -31,32 +31,32 @@ func TestI16_AHigherTransactionTimeoutLiftsNoLimit(t *testing.T) {
 			held := newPeer(t, db.URL()).mustAcquire(t, uuid.NewString(), time.Minute)
 			p.exec(t, `SELECT FROM pglock.acquire_lease($1, $2, $2, 'p', '1 min', p_wait => true)`, held.name, uuid.New())
 		}, slack},
-		{"a fence", "1min", func(t *testing.T, p *peer) { passes(t, p, 2*time.Second) }, slack},
+		{"a fence", "1min", func(t *testing.T, p *peer) { passes(t, p, 4*time.Second) }, slack + 2*time.Second},
 		{"fences of a long lease and of a short one", "0", func(t *testing.T, p *peer) {
 			passes(t, p, time.Minute)
-			passes(t, p, 2*time.Second)
-		}, slack},
-		{"fences of a short lease and of a longer one", "1min", func(t *testing.T, p *peer) {
 			passes(t, p, 4*time.Second)
-			p.exec(t, `SELECT pg_sleep(2.8)`)
-			passes(t, p, 3*time.Second)
-		}, 5 * time.Second},
+		}, slack + 2*time.Second},
+		{"fences of a short lease and of a longer one", "1min", func(t *testing.T, p *peer) {
+			passes(t, p, 12*time.Second)
+			p.exec(t, `SELECT pg_sleep(6)`)
+			passes(t, p, 11*time.Second) // less than the limit was, and more than is left of it
+		}, 16 * time.Second},
 		{"a fence that was rolled back, and another", "0", func(t *testing.T, p *peer) {
 			p.exec(t, `SAVEPOINT s`)
 			passes(t, p, time.Minute)
 			p.exec(t, `ROLLBACK TO s`)
-			passes(t, p, 2*time.Second)
-		}, slack},
-		{"a fence after a limit of the user's own for what is left", "0", func(t *testing.T, p *peer) {
-			p.exec(t, `SELECT pg_sleep(1.5)`)
-			p.exec(t, `SET LOCAL transaction_timeout = '1400ms'`)
-			passes(t, p, time.Second)
-			p.exec(t, `SELECT 1`)
-		}, slack},
-		{"a fence beyond the higher limit", "5s", func(t *testing.T, p *peer) {
-			p.exec(t, `SELECT pg_sleep(3)`)
 			passes(t, p, 4*time.Second)
-		}, 6 * time.Second},
+		}, slack + 2*time.Second},
+		{"a fence after a limit of the user's own for what is left", "0", func(t *testing.T, p *peer) {
+			p.exec(t, `SELECT pg_sleep(4.5)`)
+			p.exec(t, `SET LOCAL transaction_timeout = '4400ms'`)
+			passes(t, p, 4*time.Second)
+			p.exec(t, `SELECT 1`)
+		}, 12 * time.Second},
+		{"a fence beyond the higher limit", "12s", func(t *testing.T, p *peer) {
+			p.exec(t, `SELECT pg_sleep(6)`)
+			passes(t, p, 11*time.Second) // less than the limit was, and more than is left of it
+		}, 16 * time.Second},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			t.Parallel() // most of it is waiting
