@@ -3,6 +3,7 @@ package pglock_test
 import (
 	"context"
 	"errors"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -198,7 +199,7 @@ func TestATryDoesNotWaitForAnExhaustedPool(t *testing.T) {
 		tries.Go(func() {
 			_, err := c.TryAcquire(ctx, "tried", opts...)
 			if err == nil || ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) ||
-				!strings.Contains(err.Error(), "no connection of the pool in 10") ||
+				!tenSeconds(err, "of the pool") ||
 				!strings.Contains(err.Error(), "(1 of 1 in use)") || !strings.Contains(err.Error(), "no slot") {
 				t.Errorf("%s: %v, want after a while that there is no connection", what, err)
 			}
@@ -211,6 +212,16 @@ func TestATryDoesNotWaitForAnExhaustedPool(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || strings.Count(err.Error(), "no connection of the pool") != 1 {
 		t.Errorf("%v, want that its context has ended, and why, once", err)
 	}
+}
+
+// tenSeconds reports whether an error says that no connection came in ten seconds, or in a few more on a busy machine.
+func tenSeconds(err error, whence string) bool {
+	in := regexp.MustCompile(`no connection ` + whence + ` in ([0-9.]+s)[ :]`).FindStringSubmatch(err.Error())
+	if in == nil {
+		return false
+	}
+	took, err := time.ParseDuration(in[1])
+	return err == nil && took >= 10*time.Second && took < 20*time.Second
 }
 
 // A try has its ten seconds for itself: one that waits for a connection with others does not fail with the first.
@@ -240,7 +251,7 @@ func TestATryThatComesLaterWaitsAsLong(t *testing.T) {
 	second := try("second")
 	err := <-first
 	conn.Release()
-	if err == nil || !strings.Contains(err.Error(), "no connection of the pool in 10") {
+	if err == nil || !tenSeconds(err, "of the pool") {
 		t.Errorf("the first: %v, want that there was no connection", err)
 	}
 	if err := <-second; err != nil {
@@ -267,8 +278,7 @@ func TestATryNamesTheServerThatGivesNoConnection(t *testing.T) {
 	}
 	silent.Store(true)
 	_, err := c.TryAcquire(t.Context(), "tried")
-	if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(),
-		"no connection to the server in 10") {
+	if err == nil || errors.Is(err, context.DeadlineExceeded) || !tenSeconds(err, "to the server") {
 		t.Errorf("%v, want that the server gave no connection", err)
 	}
 }
@@ -286,6 +296,7 @@ func TestACallWithoutAConnectionSaysThatThePoolIsInUse(t *testing.T) {
 		"Acquire":       func(ctx context.Context) error { return ignore(c.Acquire(ctx, "new")) },
 		"Acquire, held": func(ctx context.Context) error { return ignore(c.Acquire(ctx, "held")) },
 		"Acquire for a time": func(ctx context.Context) error {
+			ctx = context.WithoutCancel(ctx) // else it may end first
 			err := ignore(c.Acquire(ctx, "new", pglock.WithMaxWait(100*time.Millisecond)))
 			if !strings.Contains(err.Error(), ": waited 100ms in vain (WithMaxWait): no connection") {
 				t.Errorf("%v, want that it names the wait", err)

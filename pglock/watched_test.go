@@ -79,7 +79,7 @@ func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 	runsOut := func() {
 		l := mustAcquire(t, a, "report")
 		hear(t, changes, pglock.ChangeGranted, l.Token(), true)
-		execute(t, conn, "SELECT pglock.acquire_lease('report', $1::text::uuid, gen_random_uuid(), 'dies', '2 s', "+
+		execute(t, conn, "SELECT pglock.acquire_lease('report', $1::text::uuid, gen_random_uuid(), 'dies', '6 s', "+
 			"p_wait => true)", uuid.NewString())
 		must.Do(t, l.Release(t.Context()))
 		dies := hear(t, changes, pglock.ChangeGranted, 0, true)

@@ -24,7 +24,7 @@ func TestTheEndOfAWaitForAFullPoolSaysSo(t *testing.T) {
 		{ended, io.EOF, 4, 4, false},
 		{t.Context(), context.Canceled, 4, 4, false}, // somebody else's end
 	} {
-		err := OfPool(c.ctx, c.err, time.Now().Add(-time.Second), c.used, c.most)
+		err := OfPool(c.ctx, c.err, time.Now().Add(-time.Hour), c.used, c.most)
 		if says := strings.HasPrefix(err.Error(), "no connection of the pool in 1"); says != c.says ||
 			!errors.Is(err, c.err) {
 			t.Errorf("%+v: %v", c, err)

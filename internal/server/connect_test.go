@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -110,20 +111,21 @@ func TestAStandbyIsWaitedForOverOneConnection(t *testing.T) {
 	at := db.Conn(t).Config()
 	own := address(at.Host, at.Port)
 	var asked atomic.Int32
-	var pids [5]uint32
-	s := clientOf(t, strings.Replace(db.URL(), own, "127.0.0.1:1,"+own, 1)+"&connect_timeout=1", nil)
+	var pids [15]uint32
+	s := clientOf(t, strings.Replace(db.URL(), own, "127.0.0.1:1,"+own, 1)+"&connect_timeout=3", nil)
 	dialled := must.Get(s.connect(t.Context(), func(c *pgx.ConnConfig) {
 		c.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
 			n := asked.Add(1)
-			if pids[n-1] = conn.PID(); n < 5 {
+			if pids[n-1] = conn.PID(); int(n) < len(pids) {
 				return errors.New("a standby")
 			}
 			return conn.Exec(ctx, "SELECT").Close()
 		}
 		waitForLeader(t.Context(), c)
 	}))(t)
-	if pids != [5]uint32{pids[0], pids[0], pids[0], pids[0], pids[0]} || pids[0] != dialled.PgConn().PID() {
-		t.Errorf("asked processes %d, connected to %d; want one", pids, dialled.PgConn().PID())
+	pid := dialled.PgConn().PID()
+	if slices.ContainsFunc(pids[:], func(asked uint32) bool { return asked != pid }) {
+		t.Errorf("asked processes %d, connected to %d; want one", pids, pid)
 	}
 	must.Note(t, dialled.Close(t.Context()))
 }
