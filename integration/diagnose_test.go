@@ -13,7 +13,7 @@ import (
 
 // A transaction that has written and sits idle has no snapshot, but keeps row versions like one that reads.
 func TestDoctorSeesATransactionThatHasWrittenAndIsIdle(t *testing.T) {
-	t.Parallel() // it has a server of its own
+	t.Parallel()                                                          // it has a server of its own
 	server := migrated(t, map[string]string{"intervalstyle": "iso_8601"}) // it writes the age as it always does
 	look, writer := newPeer(t, server.URL()), newPeer(t, server.URL())
 	writer.exec(t, `CREATE TABLE ledger (n int)`)
