@@ -144,9 +144,15 @@ func (l *look) factsOf(i pglock.LockInfo) HolderFacts {
 
 func (l *look) readProcesses(r *reader, q *protocol.Queries) {
 	l.Processes = append(l.Processes, rows(r, q.Backends, []any{l.Lock}, l.scanBackend)...)
-	if slices.ContainsFunc(l.Processes, func(b Backend) bool { return b.Hidden }) {
-		l.Unseen = append(l.Unseen, "the statements and states of other users' connections: that takes the role "+
-			"pg_read_all_stats")
+	l.sayHidden()
+}
+
+// sayHidden says once what the server hides of the processes.
+func (l *look) sayHidden() {
+	const hidden = "the statements and states of other users' connections: that takes the role pg_read_all_stats"
+	if !slices.Contains(l.Unseen, hidden) &&
+		slices.ContainsFunc(l.Processes, func(b Backend) bool { return b.Hidden }) {
+		l.Unseen = append(l.Unseen, hidden)
 	}
 }
 

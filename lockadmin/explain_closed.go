@@ -15,10 +15,14 @@ import (
 type tableLock struct {
 	Backend
 	table    string
-	waitsFor []int // processes, while it does not have the lock yet
-	holds    bool  // it has locked a table to change something, which its end undoes
+	waitsFor []int         // processes, while it does not have the lock yet
+	waiting  time.Duration // for the lock; 0 if it has it
+	holds    bool          // it has locked a table to change something, which its end undoes
 	inTheWay []inTheWay
 }
+
+// age is that of its transaction. Where the server hides that, it is at least as old as its wait. 0: nobody knows.
+func (t tableLock) age() time.Duration { return cmp.Or(t.Transaction, t.waiting) }
 
 // inTheWay is a process that somebody waits for who wants to lock a table.
 type inTheWay struct {
@@ -31,8 +35,8 @@ func (l *look) scanTableLock(r pgx.Rows) (t tableLock, err error) {
 	var at time.Time
 	err = r.Scan(&t.table, null(&t.PID), null(&t.Prepared), null(&t.User), null(&t.Application), null(&t.State),
 		micros(&t.Transaction), null(&t.Statement), micros(&t.InState), &t.waitsFor, moment(&at), &t.holds,
-		null(&t.MayEnd), null(&t.WaitsFor))
-	l.reckon(at, &t.Transaction, &t.InState)
+		null(&t.MayEnd), null(&t.WaitsFor), micros(&t.waiting))
+	l.reckon(at, &t.Transaction, &t.InState, &t.waiting)
 	slices.Sort(t.waitsFor)
 	t.waitsFor = slices.Compact(t.waitsFor) // 0 for each prepared transaction
 	t.Query, t.Hidden = t.InState, t.State == "" && t.Prepared == ""
@@ -66,7 +70,7 @@ func (l *look) lockers(r *reader, modes []string, tables ...string) []tableLock 
 		})
 	}
 	slices.SortStableFunc(found, func(a, b tableLock) int {
-		return cmp.Or(cmp.Compare(boolean(second(a)), boolean(second(b))), cmp.Compare(b.Transaction, a.Transaction))
+		return cmp.Or(cmp.Compare(boolean(second(a)), boolean(second(b))), cmp.Compare(b.age(), a.age()))
 	})
 	for _, t := range found {
 		for _, pid := range t.waitsFor {

@@ -3,6 +3,7 @@ package lockadmin_test
 import (
 	"context"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,5 +108,51 @@ func TestExplainSaysWhatRightItTakesToEndWhoeverKeepsATable(t *testing.T) {
 		if _, err := pool.Exec(t.Context(), s.Command); s.Needs != "" || err != nil {
 			t.Errorf("%s needs %q, and the server answers %v", s.Command, s.Needs, err)
 		}
+	}
+}
+
+// Where the server hides a transaction's age, it still tells everybody since when that waits for a table.
+func TestWhoeverMayNotSeeATransactionHearsSinceWhenItWaitsForATable(t *testing.T) {
+	db := pgtest.Parallel(t)
+	_, adminURL := login(t, db, "_admin")
+	pool := must.Get(pgxpool.New(t.Context(), adminURL))(t)
+	defer pool.Close()
+	admin := newAdmin(t, pool)
+	holds, _ := openly(t, db, "LOCK TABLE pglock.locks IN ACCESS SHARE MODE")
+	wants, pid := openly(t, db)
+	behind(t, db, wants, "LOCK TABLE pglock.locks")
+	look := db.Conn(t)
+	var began time.Time
+	pgtest.Eventually(t, "the server has noted when the wait began", func() bool {
+		err := look.QueryRow(t.Context(), "SELECT waitstart FROM pg_locks WHERE pid = $1 AND waitstart IS NOT NULL",
+			pid).Scan(&began)
+		return err == nil
+	})
+	e := must.Get(admin.Explain(t.Context(), "report"))(t)
+	all := must.Get(admin.Overview(t.Context(), 20))(t)
+	if len(all.Locks) != 1 || all.Locks[0].Kind != "table" {
+		t.Fatalf("%+v", all)
+	}
+	for what, since := range map[string]time.Time{"Explain": e.Verdicts[0].Since, "Overview": all.Locks[0].Since} {
+		if since.Sub(began).Abs() > 10*time.Millisecond { // the server reads its clock twice
+			t.Errorf("%s says since %v, want %v", what, since, began)
+		}
+	}
+	for what, unseen := range map[string][]string{"Explain": e.Unseen, "Overview": all.Unseen} {
+		if len(unseen) != 1 || !strings.Contains(unseen[0], "pg_read_all_stats") {
+			t.Errorf("%s has not seen %q, want other users' connections", what, unseen)
+		}
+	}
+
+	execute(t, holds, "COMMIT") // so that nothing waits any more
+	pgtest.Eventually(t, "the table is locked", func() bool {
+		var granted bool
+		err := look.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND granted
+			AND mode = 'AccessExclusiveLock')`, pid).Scan(&granted)
+		return err == nil && granted
+	})
+	all = must.Get(admin.Overview(t.Context(), 20))(t)
+	if len(all.Locks) != 1 || all.Locks[0].Kind != "table" || !all.Locks[0].Since.IsZero() || len(all.Unseen) != 1 {
+		t.Errorf("%+v; want that nobody knows since when the table is locked", all)
 	}
 }

@@ -74,7 +74,7 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 		closed := a.look("") // somebody who has locked a whole table keeps everybody from all locks
 		closed.tablesOf(r)
 		closed.tables = slices.DeleteFunc(closed.tables, func(t tableLock) bool {
-			return t.Transaction < unremarkable || !slices.Contains(neededByAll, t.table)
+			return t.age() < unremarkable || !slices.Contains(neededByAll, t.table)
 		})
 		if len(closed.tables) > 0 {
 			closed.conclude()
@@ -150,7 +150,8 @@ func (o *Overview) note(l *look) {
 
 // overview is that of a lock on a whole table.
 func (l *look) overview() Overview {
-	return Overview{At: l.At, Locks: []Summary{l.summary()}, Partly: true, Standby: l.Standby != nil}
+	return Overview{At: l.At, Locks: []Summary{l.summary()}, Partly: true, Unseen: l.Unseen,
+		Standby: l.Standby != nil}
 }
 
 const summariesLooked = 50

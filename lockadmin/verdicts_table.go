@@ -58,6 +58,7 @@ func (l *look) blamed(t tableLock) {
 			l.Processes = append(l.Processes, b)
 		}
 	}
+	l.sayHidden()
 	l.wanted = len(t.waitsFor) > 0
 }
 
@@ -69,7 +70,10 @@ func (l *look) tableVerdict() {
 	if len(l.tables) > 0 {
 		t := l.tables[0]
 		b := t.Backend
-		v.Who, v.Since = t.cause(), l.since(b.Transaction)
+		v.Who = t.cause()
+		if age := t.age(); age > 0 {
+			v.Since = l.since(age)
+		}
 		v.Text = say("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b), t.table)
 		v.Because = "Sure: pg_locks shows it. LOCK TABLE, ALTER TABLE, VACUUM FULL, TRUNCATE and a migration lock " +
 			"so. " + does(b)

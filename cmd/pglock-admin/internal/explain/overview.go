@@ -84,8 +84,12 @@ func drawOverview(w *cli.Page, o *cli.Options, view overviewView, limit int) {
 
 // overviewRest tells of the locks that are well, and of those that nobody has looked at.
 func overviewRest(all lockadmin.Overview, limit int) (lines []string) {
+	var unseen []string
+	for _, u := range all.Unseen {
+		unseen = append(unseen, "Not seen: "+shown.Line(u))
+	}
 	if len(all.Locks) > 0 && all.Locks[0].Lock == "" {
-		return nil
+		return unseen
 	}
 	counts := fmt.Sprintf("%s in use, %d held", cli.Count(int64(all.Known), "lock"), all.Held)
 	well, others := "All is well", "All others are well"
@@ -115,9 +119,7 @@ func overviewRest(all lockadmin.Overview, limit int) (lines []string) {
 	default:
 		lines = append(lines, fmt.Sprintf("OK  %s. Here: %s.", well, counts))
 	}
-	for _, u := range all.Unseen {
-		lines = append(lines, "Not seen: "+shown.Line(u))
-	}
+	lines = append(lines, unseen...)
 	if all.Partly {
 		lines = append(lines, "So much waits here, or is silent, that some was not looked at.")
 	}

@@ -49,3 +49,17 @@ func TestTheOverviewLeadsOn(t *testing.T) {
 		}
 	}
 }
+
+// Also where nobody can read the locks, the overview says what could not be seen.
+func TestTheOverviewSaysWhatWasNotSeenBehindALockedTable(t *testing.T) {
+	t.Parallel()
+	o := &cli.Options{Schema: cli.DefaultSchema, Getenv: func(string) string { return "" }}
+	closed := lockadmin.Summary{Severity: lockadmin.SeverityStuck, Kind: "table"}
+	view := overviewView{Overview: lockadmin.Overview{Locks: []lockadmin.Summary{closed}, Partly: true,
+		Unseen: []string{"other users' connections"}}, Locks: []summaryView{{Summary: closed}}}
+	p := &cli.Page{}
+	drawOverview(p, o, view, 20)
+	if said := p.String(); !strings.HasSuffix(said, "\nNot seen: other users' connections\n") {
+		t.Errorf("want what was not seen at the end of\n%s", said)
+	}
+}
