@@ -270,15 +270,19 @@ func processText(b lockadmin.Backend) string {
 			text += ", transaction open for " + shown.Age(b.Transaction)
 		}
 	}
-	if len(b.BlockedBy) > 0 {
-		var pids []string
-		for _, p := range b.BlockedBy[:min(3, len(b.BlockedBy))] {
+	var pids []string
+	for _, p := range b.BlockedBy {
+		if p != 0 { // that is a prepared transaction
 			pids = append(pids, strconv.Itoa(p))
 		}
-		text += "; waits for process " + strings.Join(pids, ", ")
+	}
+	if len(pids) > 0 {
+		text += "; waits for process " + strings.Join(pids[:min(3, len(pids))], ", ")
 	}
 	if b.BlockedByPrepared != "" {
 		text += "; waits for prepared transaction " + shown.Text(b.BlockedByPrepared)
+	} else if len(pids) < len(b.BlockedBy) {
+		text += "; waits for a prepared transaction"
 	}
 	return text
 }

@@ -93,3 +93,19 @@ func TestTheOverviewOfManyLocksCountsRows(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// The server has the number 0 for a prepared transaction.
+func TestAPreparedTransactionIsNoProcessThatAnotherWaitsFor(t *testing.T) {
+	t.Parallel()
+	for want, b := range map[string]lockadmin.Backend{
+		"; waits for process 7, 8, 9; waits for a prepared transaction": {BlockedBy: []int{0, 7, 8, 9, 10}},
+		": blocks another; waits for a prepared transaction":            {BlockedBy: []int{0}},
+		": blocks another; waits for prepared transaction half": {BlockedBy: []int{0},
+			BlockedByPrepared: "half"},
+		": blocks another; waits for process 7": {BlockedBy: []int{7}},
+	} {
+		if text := processText(b); !strings.HasSuffix(text, want) {
+			t.Errorf("%q, want %q at its end", text, want)
+		}
+	}
+}
