@@ -24,9 +24,10 @@ type tableLock struct {
 // age is that of its transaction. Where the server hides that, it is at least as old as its wait. 0: nobody knows.
 func (t tableLock) age() time.Duration { return cmp.Or(t.Transaction, t.waiting) }
 
-// inTheWay is a process that somebody waits for who wants to lock a table.
+// inTheWay is a process, or a prepared transaction, that somebody waits for who wants to lock a table.
 type inTheWay struct {
 	Backend
+	waiter int  // of a prepared transaction: the process that waits
 	writes bool // it has passed a fence
 	closes bool // it keeps others from writing to a table of pglock itself
 }
@@ -59,11 +60,19 @@ func (l *look) scanInTheWay(r pgx.Rows) (w inTheWay, err error) {
 	return w, err
 }
 
+func (l *look) scanPrepared(r pgx.Rows) (w inTheWay, err error) {
+	var at time.Time
+	err = r.Scan(&w.waiter, &w.Prepared, &w.User, micros(&w.Transaction), moment(&at), &w.closes, &w.MayEnd)
+	l.reckon(at, &w.Transaction)
+	w.Use, w.State, w.InState = BackendBlocker, "prepared", w.Transaction
+	return w, err
+}
+
 // lockers reads who has locked tables of pglock in some modes, or wants to: whoever waits for another of them last, and
 // the oldest transaction first.
 func (l *look) lockers(r *reader, modes []string, tables ...string) []tableLock {
 	found := rows(r, protocol.TableLocks, []any{l.schema, tables, modes}, l.scanTableLock)
-	var pids []int32
+	var pids, behindPrepared []int32
 	second := func(t tableLock) bool {
 		return slices.ContainsFunc(found, func(o tableLock) bool {
 			return o.PID != 0 && slices.Contains(t.waitsFor, o.PID)
@@ -76,16 +85,25 @@ func (l *look) lockers(r *reader, modes []string, tables ...string) []tableLock 
 		for _, pid := range t.waitsFor {
 			pids = append(pids, int32(pid))
 		}
+		if slices.Contains(t.waitsFor, 0) {
+			behindPrepared = append(behindPrepared, int32(t.PID))
+		}
 	}
 	if len(pids) == 0 {
 		return found
 	}
 	all := rows(r, protocol.InTheWay, []any{l.schema, pids, closedToWriters}, l.scanInTheWay)
+	if len(behindPrepared) > 0 {
+		all = append(all, rows(r, protocol.PreparedInTheWay, []any{behindPrepared, closedToWriters}, l.scanPrepared)...)
+	}
 	for n, t := range found {
 		for _, w := range all {
-			if slices.Contains(t.waitsFor, w.PID) {
+			if slices.Contains(t.waitsFor, w.PID) && (w.Prepared == "" || w.waiter == t.PID) {
 				found[n].inTheWay = append(found[n].inTheWay, w)
 			}
+		}
+		if w := found[n].prepared(); len(w) > 0 {
+			found[n].BlockedByPrepared = w[0].Prepared
 		}
 		closes := func(pid int) bool {
 			return slices.ContainsFunc(found[n].inTheWay, func(w inTheWay) bool { return w.PID == pid && w.closes })

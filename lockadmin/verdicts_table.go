@@ -1,6 +1,7 @@
 package lockadmin
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +21,11 @@ func (t tableLock) others() string {
 // other names one of them; 0 is a prepared transaction, as the server says it.
 func (t tableLock) other(pid int) string {
 	if pid == 0 {
-		return "a prepared transaction"
+		var names []string
+		for _, w := range t.prepared() {
+			names = append(names, process(w.Backend))
+		}
+		return cmp.Or(strings.Join(names, ", "), "a prepared transaction")
 	}
 	w := t.blocker(pid)
 	return process(w.Backend) + shown.Either(w.writes, " (a fenced write)", "")
@@ -32,6 +37,16 @@ func (t tableLock) blocker(pid int) inTheWay {
 		return t.inTheWay[n]
 	}
 	return inTheWay{Backend: Backend{PID: pid, MayEnd: true}}
+}
+
+// prepared are the prepared transactions among them, as far as they are known.
+func (t tableLock) prepared() (found []inTheWay) {
+	for _, w := range t.inTheWay {
+		if w.Prepared != "" {
+			found = append(found, w)
+		}
+	}
+	return found
 }
 
 // last reports whether the others are to be ended first: t has changed something, or they keep everybody out, too.
@@ -106,9 +121,12 @@ func (l *look) endLocker(t tableLock) (steps []Step) {
 	}
 	for _, pid := range t.waitsFor {
 		if pid == 0 { // as the server says it
-			steps = append(steps, Step{Do: shown.Either(t.last(), "Find", "Or find") + " the prepared transaction " +
-				"that is in the way, and end it with COMMIT PREPARED or ROLLBACK PREPARED.", Run: RunSQL,
+			steps = append(steps, Step{Do: shown.Either(t.last(), "Find", "Or find") + " what is in the way, " +
+				t.other(0) + ", and end it with COMMIT PREPARED or ROLLBACK PREPARED.", Run: RunSQL,
 				Command: "SELECT gid, owner, database, prepared FROM pg_prepared_xacts ORDER BY prepared"})
+			for _, w := range t.prepared() {
+				steps = append(steps, endPrepared(w.Backend)...)
+			}
 			continue
 		}
 		if b := t.blocker(pid).Backend; awaitsStandby(b) {

@@ -154,6 +154,25 @@ const InTheWay = `SELECT a.pid, a.usename::pg_catalog.text, a.application_name, 
 	WHERE a.pid OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.int4[])
 	ORDER BY a.pid`
 
+// PreparedInTheWay tells for which prepared transactions some processes wait that want a table for themselves alone:
+// any lock of the table is in the way of that. It tells the process, the transaction and its owner, its age, the
+// server's time, whether it keeps writers from the table, and whether the user may end it.
+const PreparedInTheWay = `SELECT k.pid, p.gid, p.owner::pg_catalog.text,
+		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) p.prepared) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
+		(EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
+		pg_catalog.bool_or(o.mode OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[])),
+		me.rolsuper OR p.owner OPERATOR(pg_catalog.=) me.rolname
+	FROM pg_catalog.pg_locks k
+		JOIN pg_catalog.pg_locks o ON o.pid IS NULL AND o.granted AND o.locktype OPERATOR(pg_catalog.=) 'relation'
+			AND o.database OPERATOR(pg_catalog.=) k.database AND o.relation OPERATOR(pg_catalog.=) k.relation
+		JOIN pg_catalog.pg_locks u ON u.pid IS NULL AND u.virtualtransaction OPERATOR(pg_catalog.=) o.virtualtransaction
+		JOIN pg_catalog.pg_prepared_xacts p ON p.transaction OPERATOR(pg_catalog.=) u.transactionid
+		JOIN pg_catalog.pg_roles me ON me.rolname OPERATOR(pg_catalog.=) current_user
+	WHERE k.pid OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.int4[]) AND NOT k.granted
+		AND k.locktype OPERATOR(pg_catalog.=) 'relation' AND k.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock'
+	GROUP BY k.pid, p.gid, p.owner, p.prepared, me.rolsuper, me.rolname
+	ORDER BY p.prepared, p.gid LIMIT 20`
+
 // The statements of prune, each in its own transaction. PostgreSQL 14 reads no interval of more than 2^31 seconds or
 // microseconds from text.
 
