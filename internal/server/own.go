@@ -34,8 +34,7 @@ func newLender(s *Server) *lending.Lender[*pgx.Conn] {
 			stat := s.pool.Stat()
 			return stat.IdleConns() > 0, stat.TotalConns() >= stat.MaxConns()
 		},
-		Usable: usable, Attend: s.attend,
-		Hang: func(conn *pgx.Conn) { s.beforeClose(conn); s.hang(conn) },
+		Usable: usable, Hang: s.hang, Attend: s.attend,
 	})
 }
 
@@ -60,14 +59,6 @@ func usable(conn *pgx.Conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return !e.spoilt && !conn.IsClosed() && !conn.PgConn().IsBusy() && conn.PgConn().TxStatus() == 'I'
-}
-
-// beforeClose runs the pool's hook for a connection that was made as the pool makes its own. Like the pool it does so
-// also if the connection is already closed.
-func (s *Server) beforeClose(conn *pgx.Conn) {
-	if hook := s.pool.Config().BeforeClose; hook != nil {
-		hook(conn)
-	}
 }
 
 func (s *Server) hang(conn *pgx.Conn) {
@@ -223,7 +214,6 @@ func (s *Server) connect(ctx context.Context, prepare func(*pgx.ConnConfig)) (*p
 	}
 	if prepareConn != nil {
 		if ok, err := prepareConn(ctx, conn); err != nil || !ok {
-			s.beforeClose(conn)
 			_ = conn.Close(ctx)
 			refused := fmt.Errorf("the pool's %s refused a connection of the client", hook)
 			if err = errors.Join(err, ctx.Err()); err != nil {

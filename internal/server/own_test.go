@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
-	"github.com/pglock-dev/pglock/internal/lending"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
@@ -162,45 +160,4 @@ func TestALookDoesNotWaitForTheConnectionThatListens(t *testing.T) {
 		own.PgConn().PID()).Scan(&marked); err != nil || !marked {
 		t.Errorf("the connection that listens is marked: %v, %v", marked, err)
 	}
-}
-
-// The client closes a connection that it makes as the pool does also as the pool does: BeforeClose sees it before that.
-func TestThePoolsBeforeCloseSeesTheConnectionsOfTheClient(t *testing.T) {
-	db := pgtest.Parallel(t)
-	var seen []bool // whether it was still open
-	pool := db.Pool(t, func(c *pgxpool.Config) {
-		c.BeforeClose = func(conn *pgx.Conn) { seen = append(seen, !conn.IsClosed()) }
-	})
-	s := New(pool, "pglock", pool.Config().ConnConfig, errors.New("closed"))
-	defer s.Close()
-	want := func(what string, n int) {
-		t.Helper()
-		if len(seen) != n || slices.Contains(seen, false) {
-			t.Errorf("%s: it has seen %d connections, want %d; open: %v", what, len(seen), n, seen)
-		}
-		seen = nil
-	}
-	loan, err := s.lender.Lend(t.Context(), lending.OwnFirst)
-	if err != nil || !loan.Own {
-		t.Fatalf("%+v, %v", loan, err)
-	}
-	loan.Give()
-	want("the own connection", 1)
-	loan, err = s.direct.Lend(t.Context(), lending.OwnFirst)
-	if err != nil {
-		t.Fatal(err)
-	}
-	loan.Give()
-	want("one that is not made with the pool's hooks", 0)
-
-	refusing := db.Pool(t, func(c *pgxpool.Config) {
-		c.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) { return false, nil }
-		c.BeforeClose = pool.Config().BeforeClose
-	})
-	other := New(refusing, "pglock", nil, errors.New("closed"))
-	defer other.Close()
-	if conn, err := other.Connect(t.Context(), nil); err == nil {
-		t.Fatal(conn.Close(t.Context()))
-	}
-	want("one that PrepareConn has refused", 1)
 }

@@ -109,7 +109,8 @@ var ofConnections = []mutant{
 		{"internal/server/own.go", "\tconfig.BuildContextWatcherHandler = func(", "\t_ = func("},
 	}, integration, "^TestNotificationsComeBetween"},
 	{"nobody reads what comes over a connection that nobody uses", []edit{
-		{"internal/server/own.go", "\t\tUsable: usable, Attend: s.attend,\n", "\t\tUsable: usable,\n"},
+		{"internal/server/own.go", "Usable: usable, Hang: s.hang, Attend: s.attend,\n\t})\n}\n\n// newDirect",
+			"Usable: usable, Hang: s.hang,\n\t})\n}\n\n// newDirect"},
 	}, integration, "^TestALostConnectionIsNoticed"},
 	{"a connection to a standby is kept", []edit{
 		{"internal/protocol/execute.go", "if ReadOnly(err) { // a standby", "if false { // a standby"},
