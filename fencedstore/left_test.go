@@ -113,5 +113,5 @@ func TestAPreparedTransactionOfACallbackThatPanicsIsInNobodysWay(t *testing.T) {
 		must.Note(t, err)
 	})
 	other := must.Get(client.TryAcquire(t.Context(), "other"))(t)
-	must.Note(t, store.With(fencedstore.WithTimeLimit(5*time.Second)).Write(t.Context(), other, nothing))
+	must.Note(t, store.With(fencedstore.WithTimeLimit(30*time.Second)).Write(t.Context(), other, nothing))
 }

@@ -257,3 +257,32 @@ func TestI2_AStepIsOnRecordWhenItsTokenIsGranted(t *testing.T) {
 		t.Errorf("I2: token %d below the subtree, after %d", below.token, above.token)
 	}
 }
+
+// After a restore every lock may be behind. Only one grant takes the step; those that waited for it keep no record.
+func TestI2_WhoeverIsBehindWaitsForNoCommitOfOthers(t *testing.T) {
+	db := pgtest.Parallel(t)
+	other, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientWaits(t, look)
+	patientTransactions(t, look)
+	peers := map[string]*peer{"x": newPeer(t, db.URL()), "y": newPeer(t, db.URL())}
+	for name, p := range peers {
+		p.mustEnd(t, p.mustAcquire(t, name, time.Minute))
+	}
+	look.exec(t, `UPDATE pglock.locks SET token = token + (1 << 20)`)
+	other.exec(t, `BEGIN; UPDATE pglock.installation SET epoch = epoch + 1`)
+	granted := make(chan string, len(peers))
+	for name, p := range peers {
+		p.exec(t, `BEGIN`)
+		go func() {
+			p.mustAcquire(t, name, time.Minute)
+			granted <- name
+		}()
+		pgtest.Eventually(t, "the grant to wait for the record", func() bool {
+			return one[bool](t, look, `SELECT cardinality(pg_blocking_pids($1)) > 0`, p.PgConn().PID())
+		})
+	}
+	other.exec(t, `COMMIT`)
+	pgtest.Eventually(t, "both to be granted before one of them has committed", func() bool {
+		return len(granted) == len(peers)
+	})
+}

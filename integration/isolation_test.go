@@ -217,3 +217,32 @@ func TestI25_WhoeverHasTakenAFreeLockWaitsForNoSession(t *testing.T) {
 	}
 	other.exec(t, `ROLLBACK`)
 }
+
+// It has locked the row of a grant that came in between: its transaction must not keep that for long.
+func TestI4_ATryThatComesTooLateKeepsNoHoldersRowForLong(t *testing.T) {
+	db := pgtest.Parallel(t)
+	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientTransactions(t, look)
+	p.mustEnd(t, p.mustAcquire(t, "x", time.Minute))
+	p.exec(t, `BEGIN`)
+	must.Do(t, pausedIn(t, p, "x", "is_free", "AND NOT p_queued", "AND NOT p_queued AND pglock.pause_here('x')",
+		func() error {
+			var granted bool
+			err := p.QueryRow(t.Context(), `SELECT granted FROM pglock.acquire_lease('x', gen_random_uuid(), $1, 'peer', '1 min')`,
+				p.key.String()).Scan(&granted)
+			if granted {
+				t.Error("it is granted")
+			}
+			return err
+		}, func() {
+			look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '1 min', grant_id = gen_random_uuid()
+				WHERE name = 'x'`)
+		}))
+	if !one[bool](t, look, `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_locks k USING (pid) WHERE l.pid = $1
+		AND l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock')`, p.PgConn().PID()) {
+		t.Error("it has locked no row: this test shows nothing")
+	}
+	if got := one[string](t, p, `SHOW idle_in_transaction_session_timeout`); got == "0" {
+		t.Error("nothing bounds its transaction")
+	}
+}

@@ -76,13 +76,13 @@ func (r *replay) under(t Tenure) {
 			if t.GrantedAt.Before(o.GrantedAt) {
 				first, second = t, o
 			}
-			after := o.after
+			lower, higher := o, t // as they were granted, whatever the clock says
 			if t.Token < o.Token {
-				after = t.after
+				lower, higher = t, o
 			}
 			r.judge(Violation{Kind: ViolationOverlap, Subtree: c.name, First: first, Second: second, By: both(o, t),
 				Detail: fmt.Sprintf("%s was granted before %s had ended", placed(second, t, c.name),
-					placed(first, t, c.name))}, first.EndedAt, after, second)
+					placed(first, t, c.name))}, lower.EndedAt, lower.after, higher)
 		}
 	}
 }

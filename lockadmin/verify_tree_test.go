@@ -186,3 +186,22 @@ func TestVerifyComparesAPresentSubtreeWithWhatLiesBelow(t *testing.T) {
 		t.Errorf("%s, %v, want %s", foundInTrees(v), err, want)
 	}
 }
+
+func TestVerifyBlamesTheClockUnderASubtreeIfItWasSetBackBehindTheEarlierGrant(t *testing.T) {
+	for _, all := range [][]string{
+		{"t subtree exclusive 1 1 10-20", "t/a plain exclusive 2 2 5-12"},
+		{"t/a plain exclusive 2 1 10-20", "t subtree exclusive 1 2 5-12"},
+	} {
+		db := pgtest.Database(t)
+		conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
+		for _, one := range all {
+			writeTree(t, conn, one)
+		}
+		for _, name := range []string{"t/a", ""} {
+			v := must.Get(admin.Verify(t.Context(), name))(t)
+			if got := foundInTrees(v); got != "" || len(v.Clock) != 1 {
+				t.Errorf("%q, verify %q: %q, and of the clock %v", all, name, got, v.Clock)
+			}
+		}
+	}
+}

@@ -244,6 +244,7 @@ DROP FUNCTION start_client(OUT schema_version int, OUT database_id uuid, OUT iso
 DROP FUNCTION database_id();
 DROP FUNCTION timeline(OUT timeline int, OUT since_us bigint);
 DROP FUNCTION draw_token(p_above bigint);
+DROP FUNCTION await_record();
 DROP FUNCTION next_epoch(p_epoch bigint, p_above bigint, p_drawn bigint);
 DROP FUNCTION epoch_now();
 DROP FUNCTION epoch_of(p_line bigint, p_step bigint);

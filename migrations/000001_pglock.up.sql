@@ -673,11 +673,23 @@ BEGIN
   RETURN epoch_of((last >> 8) + 1, 0);
 END $$;
 
+-- await_record waits until nobody keeps the record of the installation. It locks nothing.
+CREATE FUNCTION await_record() RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  PERFORM FROM installation FOR SHARE;
+  RAISE SQLSTATE 'LK000';
+EXCEPTION
+  WHEN SQLSTATE 'LK000' THEN RETURN true;
+END $$;
+
 -- draw_token draws the token of a grant. It is greater than p_above and than every token of this epoch. The caller has
 -- locked the lock's head, and p_above is the greatest token in the lock's rows.
 -- A server process keeps its timeline while it takes writes, so each process compares it once. If the sequence is
 -- behind the rows, the epoch grows, and the grant records that, or what is below a subtree could get a lower token than
--- the subtree. For that it waits for whoever has locked the record, as long as its caller does for rows: 55P03.
+-- the subtree. For that it waits for whoever has locked the record, as long as its caller does for rows: 55P03. Only
+-- who takes the step keeps the record, so others that are behind do not commit one after the other.
 CREATE FUNCTION draw_token(p_above bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -692,7 +704,11 @@ BEGIN
   token := (base << 36) + nextval('fencing_token_seq');
   IF token <= p_above THEN
     base := next_epoch(base, p_above, token - (base << 36));
-    UPDATE installation i SET epoch = GREATEST(i.epoch, base) RETURNING i.epoch INTO base;
+    PERFORM await_record();
+    IF (SELECT i.epoch < base FROM installation i) THEN                        -- what a new snapshot shows
+      UPDATE installation i SET epoch = GREATEST(i.epoch, base);
+    END IF;
+    base := (SELECT i.epoch FROM installation i);
     token := (base << 36) + nextval('fencing_token_seq');
   END IF;
   RETURN token;
@@ -1067,10 +1083,13 @@ BEGIN
     THEN '{"watched": true}'::pg_catalog.json END INTO a;
   IF NOT FOUND THEN
     IF clean AND pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
-      -- It has locked a version of the row that its snapshot does not show. The next one does, and nothing else may be
-      -- locked after a head (I25).
-      RETURN {{schema}}.acquire_lease(p_name, p_grant_id, p_session_key, p_holder, p_ttl, p_metadata, p_retry, p_mode,
+      -- It has locked a version of the row that its snapshot does not show. The next one does: if the lock is still
+      -- free, it is granted, and nothing else is locked after a head (I25). If not, another's row stays locked, though
+      -- not for longer than after a grant.
+      a := {{schema}}.acquire_lease(p_name, p_grant_id, p_session_key, p_holder, p_ttl, p_metadata, p_retry, p_mode,
         p_capacity, p_wait, p_session_ttl, p_owner_id, p_nested, p_alone);
+      ok := p_alone IS TRUE OR a.granted OR {{schema}}.bound_rest(true);
+      RETURN a;
     END IF;
     a := {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
@@ -2459,6 +2478,7 @@ BEGIN
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
   ahead := ARRAY(SELECT q.ticket FROM waiters q WHERE q.name = p_name AND q.ticket > coalesce(head.served, 0)
+    AND EXISTS (SELECT FROM waiters o WHERE o.grant_id = ANY (p_grant_ids) AND o.name = p_name)
     ORDER BY q.ticket LIMIT 99);
   FOR i IN 1..pg_catalog.cardinality(p_grant_ids) LOOP
     DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.* INTO gone;
@@ -2561,7 +2581,8 @@ BEGIN
            ELSE 'process ' || p.pid || coalesce(' (' || nullif(a.application_name, '') || ')', '') || CASE
              WHEN a.wait_event = 'SyncRep' THEN ', whose commit waits for a standby' ELSE '' END END AS who,
       CASE WHEN p.pid IS NULL THEN pg_catalog.format('ROLLBACK PREPARED %L;', p.gid)
-           WHEN a.wait_event IS DISTINCT FROM 'SyncRep' THEN pg_catalog.format('SELECT pg_terminate_backend(%s);', p.pid)
+           WHEN a.wait_event IS DISTINCT FROM 'SyncRep' THEN pg_catalog.format('SELECT pg_terminate_backend(%s);', p.pid) || CASE
+             WHEN a.state IS NULL THEN ' (Not while its wait_event is SyncRep, which is hidden here.)' ELSE '' END
            END AS ends   -- who waits for a standby has committed
     FROM backend_pids(p_name) p LEFT JOIN pg_stat_activity a ON a.pid = p.pid
     WHERE p.use = 'row' AND p.pid IS DISTINCT FROM pg_backend_pid() LIMIT 5) b;

@@ -64,10 +64,11 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 		return err
 	}
 	defer func() {
+		early := lease.Err() // fn has returned: what ends now ends after its work
 		switch lost := lease.Release(ctx); {
 		case errors.Is(lost, ErrLost) && !errors.Is(err, ErrLost):
 			err = errors.Join(err, lost)
-		case lease.byClose.Load() && !errors.Is(err, ErrClosed):
+		case early != nil && lease.byClose.Load() && !errors.Is(err, ErrClosed):
 			err = errors.Join(err, ErrClosed)
 		}
 		err = failure.OfContext(ctx, err)

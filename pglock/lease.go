@@ -208,9 +208,9 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 //
 // The first call returns nil if the lease was held until now, else a *LostError (ErrLost). Later calls return an error
 // that matches ErrReleased, or that loss again, and change nothing. Another error means that the server has not
-// confirmed the release, and the client keeps trying in the background: while the server refuses, for a minute or the
-// TTL. At worst the lease ends with its TTL, or with its extension (Extend). If time ran out, the error is
-// context.DeadlineExceeded or that of ctx, whatever else it is.
+// confirmed the release, and the client keeps trying in the background; where the server refuses for a reason that does
+// not pass, for a minute or the TTL, whichever is longer. At worst the lease ends with its TTL, or with its extension
+// (Extend). If time ran out, the error is context.DeadlineExceeded or that of ctx, whatever else it is.
 func (l *Lease) Release(ctx context.Context) (err error) {
 	if !l.client.calls.beginEnd() {
 		<-l.client.ended // Close releases it

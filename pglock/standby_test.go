@@ -18,9 +18,10 @@ import (
 // Close and the heartbeat ask again until a primary answers.
 func TestWhatEndsWithTheClientWaitsForAPrimary(t *testing.T) {
 	const away, most = time.Second, 12
+	code := "25006"
 	refuses := func(s *fakeStore) error {
 		if time.Since(s.began) < away {
-			return sqlError("25006")
+			return sqlError(code)
 		}
 		return nil
 	}
@@ -35,8 +36,16 @@ func TestWhatEndsWithTheClientWaitsForAPrimary(t *testing.T) {
 			t.Errorf("Close: %v after %d statements: %v", err, len(asked), asked)
 		}
 	}))
-	for name, within := range map[string]time.Duration{"Close takes back": 0, "the heartbeat takes back": 2 * away} {
-		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+	for _, way := range []struct {
+		name, code string
+		within     time.Duration
+	}{
+		{"Close takes back", "25006", 0},
+		{"the heartbeat takes back", "25006", 2 * away},
+		{"a right was revoked for a moment", "42501", 2 * away},
+	} {
+		t.Run(way.name, fakeClock(func(t *testing.T, s *fakeStore) {
+			code = way.code
 			s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
 				return protocol.TakenBack{}, refuses(s)
 			}
@@ -45,7 +54,7 @@ func TestWhatEndsWithTheClientWaitsForAPrimary(t *testing.T) {
 			for i := range 8 {
 				ups = append(ups, leaves(c, fmt.Sprint("report ", i), false))
 			}
-			if time.Sleep(within); within == 0 {
+			if time.Sleep(way.within); way.within == 0 {
 				if err := c.Close(t.Context()); err != nil {
 					t.Errorf("Close: %v", err)
 				}

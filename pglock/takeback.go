@@ -108,14 +108,15 @@ func (c *Client) takeBackAll(ctx context.Context, batch []*takeback.Request) (re
 // inHalves does something for all requests at once. If the server refuses, because it would have to wait too
 // long for a row, it tries each half, so that in the end only those fail that the server has refused alone, and the
 // rest, for which ctx or the connection did not last. The next attempt begins with the rest: each row that somebody has
-// locked may cost a second. A standby would refuse each half, too, and each refusal costs a connection.
+// locked may cost a second. A standby would refuse each half, too, and each refusal costs a connection; so would a
+// server whose user lacks a right, or that has no such function.
 func inHalves[T any](ctx context.Context, all []T, do func([]T) error) (rest, refused []T, err error) {
 	switch err = do(all); {
 	case err == nil:
 		return nil, nil, nil
 	case protocol.ConnectionLost(err) || protocol.ReadOnly(err) || ctx.Err() != nil:
 		return all, nil, err
-	case len(all) == 1:
+	case len(all) == 1 || slices.Contains([]string{"42501", "42883", "3F000"}, protocol.State(err)):
 		return nil, all, err
 	}
 	rest1, refused1, err1 := inHalves(ctx, all[:len(all)/2], do)

@@ -140,14 +140,17 @@ func (s *Slots) Do(ctx context.Context, job string, work Work) error {
 	for {
 		var own error // work's
 		var lost bool // the lease of this try
+		var done bool // this try has committed the work; Close may have ended the lease before that is known
 		err := s.client.Do(ctx, job, func(ctx context.Context, lease *pglock.Lease) error {
 			defer func() { lost = errors.Is(lease.Err(), pglock.ErrLost) }()
-			return s.once(ctx, store, lease, job, slot, func(ctx context.Context, tx pgx.Tx) error {
+			err := s.once(ctx, store, lease, job, slot, func(ctx context.Context, tx pgx.Tx) error {
 				own = work(ctx, tx, slot)
 				return own
 			})
+			done = err == nil
+			return err
 		})
-		if errors.Is(err, fencedstore.ErrDone) && own == nil {
+		if done || errors.Is(err, fencedstore.ErrDone) && own == nil {
 			return nil
 		}
 		if ctx.Err() != nil || own != nil && !lost ||

@@ -46,6 +46,9 @@ func TestABreakOfASessionThatEndsInTheMiddleSaysWhyAndWhatWasBroken(t *testing.T
 				SELECT 'l' || to_char(i, 'FM0000'), 'worker', $1, gen_random_uuid(), nextval('pglock.fencing_token_seq'),
 					'1 h', clock_timestamp(), clock_timestamp(), clock_timestamp() + interval '1 h'
 				FROM generate_series(1, 2001) i`, session)
+			if tc.code != cli.ExitFailure { // a busy machine needs longer
+				execute(t, db, "ALTER FUNCTION pglock.break_session SET lock_timeout = '1min'")
+			}
 			must.Get(busy.Exec(t.Context(), "BEGIN; SELECT FROM pglock.locks WHERE name = 'l1001' FOR UPDATE"))(t)
 			ctx, interrupt := context.WithCancel(t.Context())
 			defer interrupt()

@@ -88,11 +88,23 @@ BEGIN
   RETURN epoch_of((last >> 8) + 1, 0);
 END $$;
 
+-- await_record waits until nobody keeps the record of the installation. It locks nothing.
+CREATE FUNCTION await_record() RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  PERFORM FROM installation FOR SHARE;
+  RAISE SQLSTATE 'LK000';
+EXCEPTION
+  WHEN SQLSTATE 'LK000' THEN RETURN true;
+END $$;
+
 -- draw_token draws the token of a grant. It is greater than p_above and than every token of this epoch. The caller has
 -- locked the lock's head, and p_above is the greatest token in the lock's rows.
 -- A server process keeps its timeline while it takes writes, so each process compares it once. If the sequence is
 -- behind the rows, the epoch grows, and the grant records that, or what is below a subtree could get a lower token than
--- the subtree. For that it waits for whoever has locked the record, as long as its caller does for rows: 55P03.
+-- the subtree. For that it waits for whoever has locked the record, as long as its caller does for rows: 55P03. Only
+-- who takes the step keeps the record, so others that are behind do not commit one after the other.
 CREATE FUNCTION draw_token(p_above bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -107,7 +119,11 @@ BEGIN
   token := (base << 36) + nextval('fencing_token_seq');
   IF token <= p_above THEN
     base := next_epoch(base, p_above, token - (base << 36));
-    UPDATE installation i SET epoch = GREATEST(i.epoch, base) RETURNING i.epoch INTO base;
+    PERFORM await_record();
+    IF (SELECT i.epoch < base FROM installation i) THEN                        -- what a new snapshot shows
+      UPDATE installation i SET epoch = GREATEST(i.epoch, base);
+    END IF;
+    base := (SELECT i.epoch FROM installation i);
     token := (base << 36) + nextval('fencing_token_seq');
   END IF;
   RETURN token;

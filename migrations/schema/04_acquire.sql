@@ -72,10 +72,13 @@ BEGIN
     THEN '{"watched": true}'::pg_catalog.json END INTO a;
   IF NOT FOUND THEN
     IF clean AND pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
-      -- It has locked a version of the row that its snapshot does not show. The next one does, and nothing else may be
-      -- locked after a head (I25).
-      RETURN {{schema}}.acquire_lease(p_name, p_grant_id, p_session_key, p_holder, p_ttl, p_metadata, p_retry, p_mode,
+      -- It has locked a version of the row that its snapshot does not show. The next one does: if the lock is still
+      -- free, it is granted, and nothing else is locked after a head (I25). If not, another's row stays locked, though
+      -- not for longer than after a grant.
+      a := {{schema}}.acquire_lease(p_name, p_grant_id, p_session_key, p_holder, p_ttl, p_metadata, p_retry, p_mode,
         p_capacity, p_wait, p_session_ttl, p_owner_id, p_nested, p_alone);
+      ok := p_alone IS TRUE OR a.granted OR {{schema}}.bound_rest(true);
+      RETURN a;
     END IF;
     a := {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,

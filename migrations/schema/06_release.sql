@@ -304,6 +304,7 @@ BEGIN
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
   ahead := ARRAY(SELECT q.ticket FROM waiters q WHERE q.name = p_name AND q.ticket > coalesce(head.served, 0)
+    AND EXISTS (SELECT FROM waiters o WHERE o.grant_id = ANY (p_grant_ids) AND o.name = p_name)
     ORDER BY q.ticket LIMIT 99);
   FOR i IN 1..cardinality(p_grant_ids) LOOP
     DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.* INTO gone;
@@ -406,7 +407,8 @@ BEGIN
            ELSE 'process ' || p.pid || coalesce(' (' || nullif(a.application_name, '') || ')', '') || CASE
              WHEN a.wait_event = 'SyncRep' THEN ', whose commit waits for a standby' ELSE '' END END AS who,
       CASE WHEN p.pid IS NULL THEN format('ROLLBACK PREPARED %L;', p.gid)
-           WHEN a.wait_event IS DISTINCT FROM 'SyncRep' THEN format('SELECT pg_terminate_backend(%s);', p.pid)
+           WHEN a.wait_event IS DISTINCT FROM 'SyncRep' THEN format('SELECT pg_terminate_backend(%s);', p.pid) || CASE
+             WHEN a.state IS NULL THEN ' (Not while its wait_event is SyncRep, which is hidden here.)' ELSE '' END
            END AS ends   -- who waits for a standby has committed
     FROM backend_pids(p_name) p LEFT JOIN pg_stat_activity a ON a.pid = p.pid
     WHERE p.use = 'row' AND p.pid IS DISTINCT FROM pg_backend_pid() LIMIT 5) b;

@@ -11,8 +11,8 @@ import (
 
 // MakeSchema makes a schema that nobody has. drop removes it, also where MakeSchema has failed; nil: nothing was made.
 //
-// The roles pglock_user and pglock_admin belong to the whole server. They go with the schema if it brought them. If one
-// of them was there before, both stay: it may have members.
+// The roles pglock_user and pglock_admin belong to the whole server. They go with the schema if it brought them,
+// and no other schema uses them by then. If one of them was there before, both stay: it may have members.
 func MakeSchema(ctx context.Context, url, name string) (drop func(context.Context) error, err error) {
 	var roles bool
 	err = connected(ctx, url, func(conn *pgx.Conn) error {

@@ -210,10 +210,16 @@ var ofGrants = []mutant{
 			"  SELECT i.epoch INTO base FROM installation i;"},
 	}, integration, "^TestI22_FirstGrant"},
 	{"I2 a step is not recorded while somebody has locked the record", []edit{
-		{schema, "UPDATE installation i SET epoch = GREATEST(i.epoch, base) RETURNING i.epoch INTO base;",
+		{schema, "PERFORM await_record();", ""},
+		{schema, "UPDATE installation i SET epoch = GREATEST(i.epoch, base);",
 			"UPDATE installation i SET epoch = base FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) " +
-				"mine WHERE i.one = mine.one AND i.epoch < base;"},
+				"mine WHERE i.one = mine.one;"},
+		{schema, "base := (SELECT i.epoch FROM installation i);",
+			"base := GREATEST(base, (SELECT i.epoch FROM installation i));"},
 	}, integration, "^TestI2_AStepIs"},
+	{"I2 whoever waited for a step keeps the record, too", []edit{
+		{schema, "IF (SELECT i.epoch < base FROM installation i) THEN", "IF true THEN"},
+	}, integration, "^TestI2_WhoeverIsBehind"},
 	{"I25 whoever has taken a version that it does not see goes on to its session", []edit{
 		{schema, "    IF clean AND pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN", "    IF false THEN"},
 	}, integration, "^TestI25_WhoeverHasTaken"},

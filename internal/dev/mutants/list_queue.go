@@ -584,7 +584,7 @@ var ofTheQueue = []mutant{
 			"AND q.ticket < enqueue.ticket) ahead;"},
 	}, integration, "^TestTheWorkGrows"},
 	{"the places of those that leave are counted to the end of the queue", []edit{
-		{schema, "> coalesce(head.served, 0)\n    ORDER BY q.ticket LIMIT 99);", "> coalesce(head.served, 0));"},
+		{schema, "AND o.name = p_name)\n    ORDER BY q.ticket LIMIT 99);", "AND o.name = p_name));"},
 	}, integration, "^TestTheWorkGrows"},
 	{"of several that leave each hears the place of one", []edit{
 		{schema, "(ahead) t WHERE t < gone.ticket);", "(ahead) t WHERE t < w.ticket);"},

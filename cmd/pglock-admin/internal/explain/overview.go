@@ -110,8 +110,8 @@ func overviewRest(all lockadmin.Overview, limit int) (lines []string) {
 	}
 	switch {
 	case all.More > 0:
-		lines = append(lines, fmt.Sprintf("%d more may not be well: --limit %d looks at them too, if --timeout "+
-			"lasts. Here: %s.", all.More, min(1000, limit+all.More), counts))
+		lines = append(lines, fmt.Sprintf("%d more may not be well: --limit %d and a longer --timeout look at "+
+			"them too. Here: %s.", all.More, min(1000, limit+all.More), counts))
 	case ill && all.Well == 0:
 		lines = append(lines, fmt.Sprintf("Here: %s.", counts))
 	case len(all.Locks) > 0:

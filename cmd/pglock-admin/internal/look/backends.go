@@ -115,8 +115,9 @@ func drawEndings(w *cli.Page, o *cli.Options, v ShowView) {
 		"rolls back what this transaction has written, and lets the next holder pass the fence. ")
 	end(lockadmin.BackendHeartbeat, "does not end the holder: its client connects again, and keeps the lock. ")
 	if slices.ContainsFunc(v.Backends, awaitsStandby) {
-		way("pglock-admin doctor"+o.Same(), "says which standby is missing: a commit waits for one. Do not end its "+
-			"process. It is committed here already, and a failover may lose it.")
+		way("SELECT application_name, state, sync_state FROM pg_stat_replication;", "shows the standbys that are "+
+			"connected: a commit waits for one. Do not end its process. It is committed here already, and a failover "+
+			"may lose it.")
 	}
 	if slices.ContainsFunc(v.Backends, func(b lockadmin.Backend) bool {
 		return b.PID == 0 || b.Use != lockadmin.BackendHeartbeat && b.Use != lockadmin.BackendWrite

@@ -121,7 +121,7 @@ func TestShowAdvisesNobodyToEndACommitThatWaitsForAStandby(t *testing.T) {
 		drawEndings(p, &cli.Options{}, ShowView{Lock: heldLock("report"), Backends: backends})
 		said := p.String()
 		if strings.Contains(said, "(7)") || strings.Contains(said, "lacks the right") ||
-			!strings.Contains(said, "pglock-admin doctor\n") || !strings.Contains(said, "a failover may lose it") ||
+			!strings.Contains(said, "pg_stat_replication") || !strings.Contains(said, "a failover may lose it") ||
 			strings.Contains(said, "pg_terminate_backend") != (want != "") || !strings.Contains(said, want) {
 			t.Errorf("want %q in\n%s", want, said)
 		}

@@ -27,7 +27,7 @@ type ShowView struct {
 
 	BackendsNote string `json:"backends_note,omitempty"` // why there are no backends
 
-	Verdict lockadmin.Severity `json:"verdict,omitempty"` // as list has it; "" without the right to judge
+	Verdict lockadmin.Severity `json:"verdict,omitempty"` // as list has it; "" without the right to judge, or if time was short
 	Why     string             `json:"why,omitempty"`
 }
 
