@@ -168,6 +168,48 @@ func TestNoRunBeginsWithALeaseThatIsLost(t *testing.T) {
 	}
 }
 
+// closing closes the client once COMMIT has been answered.
+type closing struct {
+	committed *bool
+	close     func()
+}
+
+func (closing) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (closing) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (closing) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+
+func (c closing) TraceBatchQuery(_ context.Context, _ *pgx.Conn, q pgx.TraceBatchQueryData) {
+	*c.committed = *c.committed || q.SQL == "COMMIT" && q.Err == nil
+}
+
+func (c closing) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {
+	if *c.committed {
+		c.close()
+	}
+}
+
+// The process was told to end while the work was being committed.
+func TestWorkThatIsCommittedIsDoneAlsoIfCloseHasTakenTheLease(t *testing.T) {
+	db := pgtest.Parallel(t)
+	r := scene.Replicas(t, db, 1)[0]
+	c := closing{committed: new(bool), close: func() {
+		must.Note(t, r.Client.Close(context.WithoutCancel(t.Context())))
+	}}
+	r.Store = fencedstore.New(db.Pool(t, func(config *pgxpool.Config) { config.ConnConfig.Tracer = c }))
+	if err := newSlots(t, r).Do(t.Context(), "report", r.Insert); err != nil || !*c.committed {
+		t.Errorf("%v, committed: %v", err, *c.committed)
+	}
+	if slots := scene.Slots(t, db); len(slots) != 1 {
+		t.Error(slots)
+	}
+}
+
 func TestBadArgumentsAreNamed(t *testing.T) {
 	t.Parallel()
 	r := scene.Replicas(t, pgtest.Database(t), 1)[0]
