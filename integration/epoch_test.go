@@ -263,7 +263,7 @@ func TestI2_WhoeverIsBehindWaitsForNoCommitOfOthers(t *testing.T) {
 	db := pgtest.Parallel(t)
 	other, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	patientWaits(t, look)
-	patientTransactions(t, look)
+	wg := pgtest.Group(t)
 	peers := map[string]*peer{"x": newPeer(t, db.URL()), "y": newPeer(t, db.URL())}
 	for name, p := range peers {
 		p.mustEnd(t, p.mustAcquire(t, name, time.Minute))
@@ -273,10 +273,10 @@ func TestI2_WhoeverIsBehindWaitsForNoCommitOfOthers(t *testing.T) {
 	granted := make(chan string, len(peers))
 	for name, p := range peers {
 		p.exec(t, `BEGIN`)
-		go func() {
+		wg.Go(func() {
 			p.mustAcquire(t, name, time.Minute)
 			granted <- name
-		}()
+		})
 		pgtest.Eventually(t, "the grant to wait for the record", func() bool {
 			return one[bool](t, look, `SELECT cardinality(pg_blocking_pids($1)) > 0`, p.PgConn().PID())
 		})

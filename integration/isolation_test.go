@@ -242,7 +242,9 @@ func TestI4_ATryThatComesTooLateKeepsNoHoldersRowForLong(t *testing.T) {
 		AND l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock')`, p.PgConn().PID()) {
 		t.Error("it has locked no row: this test shows nothing")
 	}
-	if got := one[string](t, p, `SHOW idle_in_transaction_session_timeout`); got == "0" {
-		t.Error("nothing bounds its transaction")
+	for _, limit := range []string{"statement_timeout", "idle_in_transaction_session_timeout"} {
+		if got := one[string](t, p, `SHOW `+limit); got == "0" {
+			t.Errorf("%s does not bound its transaction", limit)
+		}
 	}
 }

@@ -26,7 +26,7 @@ type Status struct {
 	State State
 	Since time.Time    // when the state began, by the local clock
 	Token pglock.Token // of fn's lease, while fn runs; else 0
-	Err   error        // of the last campaign or call of fn, if it failed, also of this term
+	Err   error        // of the last campaign or call of fn, if that failed
 }
 
 // Status returns what the candidate does.

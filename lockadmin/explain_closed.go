@@ -62,7 +62,8 @@ func (l *look) scanInTheWay(r pgx.Rows) (w inTheWay, err error) {
 
 func (l *look) scanPrepared(r pgx.Rows) (w inTheWay, err error) {
 	var at time.Time
-	err = r.Scan(&w.waiter, &w.Prepared, &w.User, micros(&w.Transaction), moment(&at), &w.closes, &w.MayEnd)
+	err = r.Scan(&w.waiter, &w.Prepared, null(&w.User), micros(&w.Transaction), moment(&at), &w.closes,
+		null(&w.MayEnd))
 	l.reckon(at, &w.Transaction)
 	w.Use, w.State, w.InState = BackendBlocker, "prepared", w.Transaction
 	return w, err

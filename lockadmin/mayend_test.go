@@ -123,9 +123,9 @@ func TestWhoeverMayNotSeeATransactionHearsSinceWhenItWaitsForATable(t *testing.T
 	behind(t, db, wants, "LOCK TABLE pglock.locks")
 	look := db.Conn(t)
 	var began time.Time
-	pgtest.Eventually(t, "the server has noted when the wait began", func() bool {
-		err := look.QueryRow(t.Context(), "SELECT waitstart FROM pg_locks WHERE pid = $1 AND waitstart IS NOT NULL",
-			pid).Scan(&began)
+	pgtest.Eventually(t, "the wait to be older than what the clocks may differ by", func() bool {
+		err := look.QueryRow(t.Context(), "SELECT waitstart FROM pg_locks WHERE pid = $1 AND "+
+			"waitstart < clock_timestamp() - interval '6 s'", pid).Scan(&began)
 		return err == nil
 	})
 	e := must.Get(admin.Explain(t.Context(), "report"))(t)
@@ -134,7 +134,7 @@ func TestWhoeverMayNotSeeATransactionHearsSinceWhenItWaitsForATable(t *testing.T
 		t.Fatalf("%+v", all)
 	}
 	for what, since := range map[string]time.Time{"Explain": e.Verdicts[0].Since, "Overview": all.Locks[0].Since} {
-		if since.Sub(began).Abs() > 10*time.Millisecond { // the server reads its clock twice
+		if since.Sub(began).Abs() > 5*time.Second { // the server reads its clock twice
 			t.Errorf("%s says since %v, want %v", what, since, began)
 		}
 	}

@@ -103,8 +103,8 @@ END $$;
 -- locked the lock's head, and p_above is the greatest token in the lock's rows.
 -- A server process keeps its timeline while it takes writes, so each process compares it once. If the sequence is
 -- behind the rows, the epoch grows, and the grant records that, or what is below a subtree could get a lower token than
--- the subtree. For that it waits for whoever has locked the record, as long as its caller does for rows: 55P03. Only
--- who takes the step keeps the record, so others that are behind do not commit one after the other.
+-- the subtree. For that it waits for whoever has locked the record, as long as its caller does for rows: 55P03. Those
+-- that waited for the step of another keep no record: they do not commit one after the other.
 CREATE FUNCTION draw_token(p_above bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$

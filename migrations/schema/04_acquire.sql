@@ -18,9 +18,9 @@
 -- that an earlier attempt may still be under way, and waits for it.
 --
 -- Without p_wait and p_retry it waits for nobody, but to begin a step (draw_token), and if it is refused it locks no
--- row, writes nothing and draws no token. With either it waits for those who knock until the statement has lasted a
--- second, then at most a second for whoever has taken the head: 55P03. p_alone says that the caller's statement is the
--- whole transaction: if it grants nothing, it then does not wait for the disk.
+-- row but that of a grant that came in between, writes nothing and draws no token. With either it waits for those who
+-- knock until the statement has lasted a second, then at most a second for whoever has taken the head: 55P03. p_alone
+-- says that the caller's statement is the whole transaction: if it grants nothing, it then does not wait for the disk.
 --
 -- I1, I2. This statement grants a free lock (is_free) to a plain request (is_plain). It checks that on the version of
 -- the row that it locks. acquire_otherwise handles all other cases. The statement searches from the end of the index,
@@ -73,11 +73,11 @@ BEGIN
   IF NOT FOUND THEN
     IF clean AND pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
       -- It has locked a version of the row that its snapshot does not show. The next one does: if the lock is still
-      -- free, it is granted, and nothing else is locked after a head (I25). If not, another's row stays locked, though
-      -- not for longer than after a grant.
+      -- free, it is granted, and nothing else is locked after a head (I25). If not, another's row stays locked, for
+      -- a second at most.
       a := {{schema}}.acquire_lease(p_name, p_grant_id, p_session_key, p_holder, p_ttl, p_metadata, p_retry, p_mode,
         p_capacity, p_wait, p_session_ttl, p_owner_id, p_nested, p_alone);
-      ok := p_alone IS TRUE OR a.granted OR {{schema}}.bound_rest(true);
+      ok := p_alone IS TRUE OR a.granted OR {{schema}}.bound_rest(false);
       RETURN a;
     END IF;
     a := {{schema}}.acquire_otherwise(
