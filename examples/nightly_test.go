@@ -20,22 +20,21 @@ func work(context.Context) (total int64, err error) { return worked.Add(1), nil 
 
 // In the README from here on.
 func nightly(ctx context.Context, client *pglock.Client, pool *pgxpool.Pool, due time.Time) error {
-	night := due.UTC().Format(time.DateOnly) // the slot of the schedule
+	store, night := fencedstore.New(pool), due.UTC().Format(time.DateOnly) // the slot of the schedule
+	key, open := "nightly-report "+night, errors.New("open")
 	err := client.Do(ctx, "nightly-report", func(ctx context.Context, lease *pglock.Lease) error {
-		var made bool
-		const find = "SELECT EXISTS (SELECT FROM reports WHERE night = $1)"
-		if err := pool.QueryRow(ctx, find, night).Scan(&made); err != nil || made {
+		err := store.Once(ctx, lease, key, func(context.Context, pgx.Tx) error { return open }) // only asks
+		if !errors.Is(err, open) {
 			return err
 		}
 		total, err := work(ctx) // takes hours, outside a transaction
 		if err != nil {
 			return err
 		}
-		return fencedstore.New(pool).Once(ctx, lease, "nightly-report "+night,
-			func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, "INSERT INTO reports VALUES ($1, $2)", night, total)
-				return err
-			})
+		return store.Once(ctx, lease, key, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "INSERT INTO reports VALUES ($1, $2)", night, total)
+			return err
+		})
 	})
 	if errors.Is(err, fencedstore.ErrDone) {
 		return nil // another replica has done it
