@@ -115,3 +115,20 @@ func TestWhoMakesAReportHearsSo(t *testing.T) {
 		})
 	}
 }
+
+// As docs/recipes.md says, after an error: leave the loop, and range again.
+func TestANightThatFailedIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Database(t).Pool(t)
+	n := newReplica(t, pool)
+	if err := n.lastNight(t); err == nil {
+		t.Error("a report was written into a table that does not exist")
+	}
+	makeTable(t, pool)
+	if err := n.lastNight(t); err != nil {
+		t.Error(err)
+	}
+	if err := n.lastNight(t); !errors.Is(err, fencedstore.ErrDone) {
+		t.Errorf("%v, want ErrDone", err)
+	}
+}
