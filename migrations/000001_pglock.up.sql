@@ -801,8 +801,9 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   me   uuid := session_of(p_session_key);
-  ok   boolean := p_version IS NULL OR has_bytes('version', p_version, 256) AND has_bytes('holder', p_holder, 256)
-    AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
+  ok   boolean := (p_version IS NULL OR has_bytes('version', p_version, 256))
+    AND (coalesce(p_version, p_holder) IS NULL OR has_bytes('holder', p_holder, 256))
+    AND (p_version IS NULL OR me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
     AND (p_holds IS NULL OR is_ttl('holds', p_holds));
   few  boolean := (pg_catalog.cardinality(p_names) > 20 OR octet_length(pg_catalog.array_to_string(p_names, '')) > 10240) IS NOT TRUE
     OR refuse('names', pg_catalog.cardinality(p_names)::text, 'be at most 20 names of 512 bytes');
