@@ -6089,7 +6089,8 @@ END $$;
 --
 -- A lock must not hang because of its history. If the entry cannot be written, or the table of events is locked for
 -- longer than a tenth of a second, note_tenure warns and the release goes on. Of all releases of a statement only one
--- waits. The numbers of the row's tenures then show the gap.
+-- waits: the mark for that spares the others the wait, but never the attempt, since everybody may set it. The numbers
+-- of the row's tenures then show the gap.
 CREATE FUNCTION note_tenure() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '100ms'
 AS $$
@@ -6098,7 +6099,7 @@ DECLARE
   handed  boolean := granted AND NEW.ended_at IS NOT NULL AND NEW.ended_at IS DISTINCT FROM OLD.ended_at;
 BEGIN
   IF current_setting('pglock.history_locked', true) = statement_timestamp()::text THEN
-    RAISE EXCEPTION 'the history is still locked';
+    LOCK TABLE events IN ROW EXCLUSIVE MODE NOWAIT;
   END IF;
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity,
       granted_at, ended_at, number, subtree)

@@ -1,0 +1,28 @@
+package lockadmin_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+)
+
+// Everybody may set the mark by which one release of a statement waits for the history, and the others do not.
+func TestNobodyKeepsAReleaseOutOfTheHistory(t *testing.T) {
+	db := pgtest.Parallel(t)
+	conn := db.Conn(t)
+	execute(t, conn, "SELECT pglock.set_history('me', 'all')")
+	l := grant(t, conn, "l", "h", "1 h", "")
+	var released bool
+	if err := conn.QueryRow(t.Context(), `SELECT (CASE WHEN x.c IS NOT NULL THEN
+			pglock.release_lease($1, $2, $3::text::uuid) END).released
+		FROM (SELECT set_config('pglock.history_locked', statement_timestamp()::text, false) c OFFSET 0) x`,
+		l.name, l.token, l.grantID).Scan(&released); err != nil || !released {
+		t.Fatalf("the release: %t, %v", released, err)
+	}
+	var kinds []string
+	if err := conn.QueryRow(t.Context(), `SELECT array_agg(kind) FROM pglock.list_history($1)`, l.name).Scan(
+		&kinds); err != nil || fmt.Sprint(kinds) != "[release]" {
+		t.Errorf("the history has %v, %v; want the release", kinds, err)
+	}
+}
