@@ -404,8 +404,8 @@ BEGIN
   SELECT string_agg(b.who, ' and ') AS names, string_agg(b.ends, ' ') AS ends INTO who FROM (
     SELECT DISTINCT
       CASE WHEN p.pid IS NULL THEN 'prepared transaction ' || quote_literal(p.gid)
-           ELSE 'process ' || p.pid || coalesce(' (' || nullif(a.application_name, '') || ')', '') || CASE
-             WHEN a.wait_event = 'SyncRep' THEN ', whose commit waits for a standby' ELSE '' END END AS who,
+           ELSE 'process ' || p.pid || coalesce(' (' || quote_literal(nullif(a.application_name, '')) || ')', '')
+             || CASE WHEN a.wait_event = 'SyncRep' THEN ', whose commit waits for a standby' ELSE '' END END AS who,
       CASE WHEN p.pid IS NULL THEN format('ROLLBACK PREPARED %L;', p.gid)
            WHEN a.wait_event IS DISTINCT FROM 'SyncRep' THEN format('SELECT pg_terminate_backend(%s);', p.pid) || CASE
              WHEN a.state IS NULL THEN ' (Not while its wait_event is SyncRep, which is hidden here.)' ELSE '' END
