@@ -11,8 +11,11 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// ErrFunds: the account has less than the amount.
-var ErrFunds = errors.New("insufficient funds")
+var (
+	ErrFunds   = errors.New("insufficient funds") // the account has less than the amount
+	ErrAmount  = errors.New("the amount is not positive")
+	ErrAccount = errors.New("there is no such account to give to")
+)
 
 // Guard puts the table of accounts under guard. Call it once, after you have made the table. From then on PostgreSQL
 // refuses every write to account 42, from any program, unless its transaction has passed the fence of accounts/42.
@@ -29,6 +32,9 @@ type Ledger struct {
 // Transfer moves the amount. It holds the locks of both accounts; each lock has the name of the account's fence. After
 // pglock.ErrOutcomeUnknown ask Store.Outcome before you try again.
 func (l *Ledger) Transfer(ctx context.Context, from, to, amount int64) error {
+	if amount <= 0 {
+		return ErrAmount
+	}
 	leases, err := l.Client.AcquireAll(ctx, []string{fmt.Sprint("accounts/", from), fmt.Sprint("accounts/", to)})
 	if err != nil {
 		return err
@@ -48,8 +54,12 @@ func (l *Ledger) Transfer(ctx context.Context, from, to, amount int64) error {
 			return ErrFunds
 		}
 		const give = "UPDATE accounts SET balance = balance + $2 WHERE id = $1"
-		if _, err := tx.Exec(ctx, give, to, amount); err != nil {
+		gave, err := tx.Exec(ctx, give, to, amount)
+		if err != nil {
 			return err
+		}
+		if gave.RowsAffected() == 0 {
+			return ErrAccount
 		}
 		const note = "INSERT INTO transfers (from_id, to_id, amount) VALUES ($1, $2, $3)"
 		_, err = tx.Exec(ctx, note, from, to, amount)
