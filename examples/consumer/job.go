@@ -25,6 +25,7 @@ type Message struct {
 
 // Consumer handles each message once.
 type Consumer struct {
+	Name   string // of the program, so that two programs handle each message once each; never rename it
 	Client *pglock.Client
 	Store  *fencedstore.Store
 	// Apply does what the message says, in the given transaction.
@@ -36,9 +37,9 @@ type Consumer struct {
 // let the broker deliver it again.
 func (c *Consumer) Handle(ctx context.Context, m Message) error {
 	// One lock for each account: messages for different accounts do not wait for each other.
-	err := c.Client.Do(ctx, fmt.Sprint("account/", m.Account), func(ctx context.Context, lease *pglock.Lease) error {
+	err := c.Client.Do(ctx, fmt.Sprint("accounts/", m.Account), func(ctx context.Context, lease *pglock.Lease) error {
 		store := c.Store.With(fencedstore.WithRetention(m.SentAt, keep))
-		return store.Once(ctx, lease, "message/"+m.ID, func(ctx context.Context, tx pgx.Tx) error {
+		return store.Once(ctx, lease, c.Name+"/message/"+m.ID, func(ctx context.Context, tx pgx.Tx) error {
 			return c.Apply(ctx, tx, m)
 		})
 	})

@@ -61,7 +61,7 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 	if _, err := s.Await(ctx, "in the middle", a); err != nil {
 		return "", err
 	}
-	if err := errors.Join(deliver(b, fatal, messages, now), s.AwaitQueue(ctx, "account/0", 1), a.Kill()); err != nil {
+	if err := errors.Join(deliver(b, fatal, messages, now), s.AwaitQueue(ctx, "accounts/0", 1), a.Kill()); err != nil {
 		return "", err
 	}
 	if err := s.AwaitAll(ctx, messages, "acknowledges", b); err != nil {
@@ -88,7 +88,8 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 }
 
 func consume(ctx context.Context, w *stage.Worker) error {
-	c := &Consumer{Client: w.Client, Store: w.Store, Apply: func(ctx context.Context, tx pgx.Tx, m Message) error {
+	c := &Consumer{Name: "bookings", Client: w.Client, Store: w.Store}
+	c.Apply = func(ctx context.Context, tx pgx.Tx, m Message) error {
 		if _, err := tx.Exec(ctx, "INSERT INTO bookings VALUES ($1, $2)", m.ID, m.Amount); err != nil {
 			return err
 		}
@@ -98,7 +99,7 @@ func consume(ctx context.Context, w *stage.Worker) error {
 		w.Say("handles %s", m.ID)
 		_, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", m.Amount, m.Account)
 		return err
-	}}
+	}
 	for order := range w.Orders {
 		var m Message
 		if err := json.Unmarshal([]byte(order), &m); err != nil {

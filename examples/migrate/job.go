@@ -21,11 +21,13 @@ type Migration struct {
 }
 
 // Migrate makes the migrations that were not made yet, in order. Call it at the start of every replica: it returns when
-// all are made, by whichever replica. A migration and the note that it was made are one transaction.
-func Migrate(ctx context.Context, client *pglock.Client, store *fencedstore.Store, migrations []Migration) error {
-	return client.Do(ctx, "migrations", func(ctx context.Context, lease *pglock.Lease) error {
+// all are made, by whichever replica. A migration and the note that it was made are one transaction. Give each
+// application whose locks are in the same schema its own name, and never rename it.
+func Migrate(ctx context.Context, client *pglock.Client, store *fencedstore.Store, app string,
+	migrations []Migration) error {
+	return client.Do(ctx, app+"/migrations", func(ctx context.Context, lease *pglock.Lease) error {
 		for _, m := range migrations {
-			err := store.With(fencedstore.WithTimeLimit(m.Limit)).Once(ctx, lease, "migration/"+m.Name, m.Up)
+			err := store.With(fencedstore.WithTimeLimit(m.Limit)).Once(ctx, lease, app+"/migration/"+m.Name, m.Up)
 			if err != nil && !errors.Is(err, fencedstore.ErrDone) {
 				return fmt.Errorf("migration %s: %w", m.Name, err)
 			}

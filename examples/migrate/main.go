@@ -17,6 +17,9 @@ import (
 // limit is long enough for all replicas to come to wait for the one that hangs, also on a busy machine.
 const limit = 8 * time.Second
 
+// app is the application whose replicas these are.
+const app = "shop"
+
 func main() {
 	stage.Main(stage.Play{
 		Name: "migrate",
@@ -39,7 +42,7 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 	if _, err := s.StartAll("B", "C", "D", "E", "F"); err != nil {
 		return "", err
 	}
-	if err := s.AwaitQueue(ctx, "migrations", 5); err != nil {
+	if err := s.AwaitQueue(ctx, app+"/migrations", 5); err != nil {
 		return "", err
 	}
 	if err := a.Kill(); err != nil {
@@ -86,7 +89,7 @@ func replica(ctx context.Context, w *stage.Worker) error {
 			return m.Up(ctx, tx)
 		}
 	}
-	if err := Migrate(ctx, w.Client, w.Store, migrations); err != nil {
+	if err := Migrate(ctx, w.Client, w.Store, app, migrations); err != nil {
 		return err
 	}
 	w.Say("serves, all migrations are made")
