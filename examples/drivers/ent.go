@@ -36,7 +36,7 @@ func Ent(ctx context.Context, url string) error {
 			return err
 		}
 		// Once does the work of this key once, whichever process asks, and however often.
-		err = store.Once(ctx, lease, "interest 2026-03", func(ctx context.Context, tx *sql.Tx) error {
+		err = store.Once(ctx, lease, "interest 2026-03 accounts/16", func(ctx context.Context, tx *sql.Tx) error {
 			return depositEnt(ctx, EntIn(tx), 16, 7)
 		})
 		if errors.Is(err, fencedstore.ErrDone) {

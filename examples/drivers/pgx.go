@@ -35,7 +35,7 @@ func PGX(ctx context.Context, url string) error {
 			return err
 		}
 		// Once does the work of this key once, whichever process asks, and however often.
-		err = store.Once(ctx, lease, "interest 2026-03", func(ctx context.Context, tx *sql.Tx) error {
+		err = store.Once(ctx, lease, "interest 2026-03 accounts/16", func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", 7, 16)
 			return err
 		})

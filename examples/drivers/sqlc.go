@@ -38,7 +38,7 @@ func SQLC(ctx context.Context, url string) error {
 			return err
 		}
 		// Once does the work of this key once, whichever process asks, and however often.
-		err = store.Once(ctx, lease, "interest 2026-03", func(ctx context.Context, tx *sql.Tx) error {
+		err = store.Once(ctx, lease, "interest 2026-03 accounts/16", func(ctx context.Context, tx *sql.Tx) error {
 			_, err := queries.WithTx(tx).Deposit(ctx, accountsql.DepositParams{ID: 16, Amount: 7})
 			return err
 		})
