@@ -40,11 +40,8 @@ func Acquire(ctx context.Context, db *sql.DB, name, holder, ttl string) (Grant, 
 		return Grant{}, explain(err)
 	}
 	who, err := announce(ctx, db, name, more)
-	if err != nil {
-		return Grant{}, err
-	}
 	if !granted {
-		return Grant{}, fmt.Errorf("%w: %q by %q", ErrHeld, name, who)
+		return Grant{}, errors.Join(fmt.Errorf("%w: %q by %q", ErrHeld, name, who), err)
 	}
 	g.Token = token.Int64
 	return g, nil
@@ -96,12 +93,13 @@ func (g Grant) Release(ctx context.Context, db *sql.DB) error {
 	if !released {
 		return fmt.Errorf("%w: the lease of lock %q had ended before its release", ErrStop, g.Name)
 	}
-	_, err = announce(ctx, db, g.Name, more)
-	return err
+	_, _ = announce(ctx, db, g.Name, more)
+	return nil
 }
 
 // announce reads what an answer has beside the lock itself: who holds it, and whom the call has handed it and who
-// watches it. These are told in a transaction after that of the call.
+// watches it. These are told in a transaction after that of the call. If that fails, the call stands: they look again by
+// themselves, only later.
 func announce(ctx context.Context, db *sql.DB, name string, answer sql.NullString) (holder string, err error) {
 	var more struct {
 		Holder  string

@@ -102,6 +102,33 @@ func TestI8_ReleaseOfASQLProgramIsAnnouncedToTheNextInTheQueue(t *testing.T) {
 	}
 }
 
+// The lock is watched, so its grant and its release are announced.
+func TestGrantAndReleaseOfASQLProgramStandIfTheirAnnouncementFails(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	if _, err := s.pool.Exec(t.Context(), `SELECT pglock.watch($1, '1 min')`, s.lock); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.pool.Exec(t.Context(), `ALTER FUNCTION pglock.announce RENAME TO unannounced`); err != nil {
+		t.Fatal(err)
+	}
+	db := openSQL(t, "postgres", s.url)
+	g, err := drivers.Acquire(t.Context(), db, s.lock, "lib/pq alone", "60 s")
+	if err != nil {
+		t.Fatalf("the grant was thrown away: %v", err)
+	}
+	if err := plainDeposit(t.Context(), db, g, nothing); err != nil {
+		t.Error(err)
+	}
+	if err := g.Release(t.Context(), db); err != nil {
+		t.Error(err)
+	}
+	if _, err := drivers.Acquire(t.Context(), db, s.lock, "another", "60 s"); err != nil {
+		t.Error(err)
+	}
+	s.has(t, 60)
+}
+
 func TestI3_OvertakenSQLProgramIsToldWhichTokenStandsAtTheFence(t *testing.T) {
 	t.Parallel()
 	s, db, g := plain(t)
