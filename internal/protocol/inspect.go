@@ -76,7 +76,9 @@ const Replayed = `SELECT
 
 // Elsewhere tells in which other databases of the server connections have the names that pglock gives them, how many,
 // and some of the names; and in which other schemas of this database pglock is. Programs that are connected here too
-// do not count: they would find their locks here.
+// do not count: they would find their locks here. A schema counts only if everybody who can make objects there, or has
+// made a function or an operator, can act as this user or as the owner of our own schema anyway: whoever looks there
+// runs what they have made.
 const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*), (pg_catalog.array_agg(DISTINCT a.application_name))[1:3]
 	FROM pg_catalog.pg_stat_activity a
 	WHERE pg_catalog.starts_with(a.application_name, 'pglock ') AND a.application_name OPERATOR(pg_catalog.!~) '/pglock-admin\['
@@ -87,9 +89,21 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 	UNION ALL
 	SELECT pg_catalog.current_database()::pg_catalog.text, n.nspname::pg_catalog.text, 0, NULL
 	FROM pg_catalog.pg_namespace n
-	WHERE n.nspname OPERATOR(pg_catalog.<>) $1::pg_catalog.text
+		JOIN pg_catalog.pg_database d ON d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+		LEFT JOIN pg_catalog.pg_namespace own ON own.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.text
+	WHERE n.nspname OPERATOR(pg_catalog.<>) $1::pg_catalog.text AND n.nspname OPERATOR(pg_catalog.!~) '^pg_'
 		AND EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.pronamespace OPERATOR(pg_catalog.=) n.oid AND p.proname OPERATOR(pg_catalog.=) 'acquire_lease')
 		AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace OPERATOR(pg_catalog.=) n.oid AND c.relname OPERATOR(pg_catalog.=) 'fencing_token_seq')
+		AND NOT EXISTS (
+			SELECT FROM (
+				SELECT n.nspowner
+				UNION ALL SELECT a.grantee FROM pg_catalog.aclexplode(n.nspacl) a WHERE a.privilege_type OPERATOR(pg_catalog.=) 'CREATE'
+				UNION ALL SELECT p.proowner FROM pg_catalog.pg_proc p WHERE p.pronamespace OPERATOR(pg_catalog.=) n.oid
+				UNION ALL SELECT o.oprowner FROM pg_catalog.pg_operator o WHERE o.oprnamespace OPERATOR(pg_catalog.=) n.oid) m (maker)
+				LEFT JOIN pg_catalog.pg_roles named ON named.oid OPERATOR(pg_catalog.=) m.maker
+				LEFT JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=)
+					CASE WHEN named.rolname OPERATOR(pg_catalog.=) 'pg_database_owner' THEN d.datdba ELSE m.maker END
+			WHERE (pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER') OR pg_catalog.pg_has_role(r.oid, own.nspowner, 'MEMBER')) IS NOT TRUE)
 	ORDER BY 2 NULLS LAST, 3 DESC, 1 LIMIT 20`
 
 // TableLocks tells who has locked one of some tables of a schema in one of some modes, or wants to: the process or the
