@@ -98,8 +98,8 @@ func (g Grant) Release(ctx context.Context, db *sql.DB) error {
 }
 
 // announce reads what an answer has beside the lock itself: who holds it, and whom the call has handed it and who
-// watches it. These are told in a transaction after that of the call. If that fails, the call stands: they look again by
-// themselves, only later.
+// watches it. These are told in a transaction after that of the call. If that fails, the call stands: they look again
+// by themselves, only later.
 func announce(ctx context.Context, db *sql.DB, name string, answer sql.NullString) (holder string, err error) {
 	var more struct {
 		Holder  string
