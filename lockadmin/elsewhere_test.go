@@ -60,9 +60,9 @@ func TestALookElsewhereRunsNobodysCode(t *testing.T) {
 	execute(t, mallory, posing("pg_temp"))
 	execute(t, mallory, "CREATE SCHEMA hers; GRANT USAGE ON SCHEMA hers TO PUBLIC;"+posing("hers"))
 	execute(t, root, "CREATE SCHEMA opened; GRANT CREATE ON SCHEMA opened TO PUBLIC;"+posing("opened"))
-	execute(t, root, "CREATE SCHEMA lent; GRANT ALL ON SCHEMA lent TO "+role)
-	execute(t, mallory, posing("lent"))
-	execute(t, root, "REVOKE ALL ON SCHEMA lent FROM "+role)
+	execute(t, root, "CREATE SCHEMA lent; CREATE SCHEMA added; GRANT ALL ON SCHEMA lent, added TO "+role)
+	execute(t, mallory, posing("lent")+"CREATE OPERATOR added.=== (LEFTARG = int, RIGHTARG = int, FUNCTION = int4eq)")
+	execute(t, root, "REVOKE ALL ON SCHEMA lent, added FROM "+role+";"+posing("added"))
 	if found := schemas(); !slices.Equal(found, []string{"second"}) || ran() {
 		t.Errorf("schemas %q, and a function of somebody else ran: %t", found, ran())
 	}
@@ -75,7 +75,7 @@ func TestALookElsewhereRunsNobodysCode(t *testing.T) {
 	execute(t, root, "ALTER SCHEMA pglock OWNER TO "+role)
 	found := schemas()
 	execute(t, root, "ALTER SCHEMA pglock OWNER TO CURRENT_USER")
-	if !slices.Equal(found, []string{"hers", "lent", "second"}) || !ran() {
+	if !slices.Equal(found, []string{"added", "hers", "lent", "second"}) || !ran() {
 		t.Errorf("schemas %q; of the owner of pglock: %t", found, ran())
 	}
 }

@@ -89,17 +89,19 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 	UNION ALL
 	SELECT pg_catalog.current_database()::pg_catalog.text, n.nspname::pg_catalog.text, 0, NULL
 	FROM pg_catalog.pg_namespace n
-		JOIN pg_catalog.pg_database d ON d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
-		LEFT JOIN pg_catalog.pg_namespace own ON own.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.text
 	WHERE n.nspname OPERATOR(pg_catalog.<>) $1::pg_catalog.text AND n.nspname OPERATOR(pg_catalog.!~) '^pg_'
 		AND EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.pronamespace OPERATOR(pg_catalog.=) n.oid AND p.proname OPERATOR(pg_catalog.=) 'acquire_lease')
 		AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace OPERATOR(pg_catalog.=) n.oid AND c.relname OPERATOR(pg_catalog.=) 'fencing_token_seq')
-		AND NOT EXISTS (
-			SELECT FROM (
-				SELECT n.nspowner
-				UNION ALL SELECT a.grantee FROM pg_catalog.aclexplode(n.nspacl) a WHERE a.privilege_type OPERATOR(pg_catalog.=) 'CREATE'
-				UNION ALL SELECT p.proowner FROM pg_catalog.pg_proc p WHERE p.pronamespace OPERATOR(pg_catalog.=) n.oid
-				UNION ALL SELECT o.oprowner FROM pg_catalog.pg_operator o WHERE o.oprnamespace OPERATOR(pg_catalog.=) n.oid) m (maker)
+		AND NOT n.oid OPERATOR(pg_catalog.=) ANY (
+			SELECT m.place
+			FROM (
+				SELECT s.oid, s.nspowner FROM pg_catalog.pg_namespace s
+				UNION SELECT s.oid, a.grantee FROM pg_catalog.pg_namespace s, pg_catalog.aclexplode(s.nspacl) a
+					WHERE a.privilege_type OPERATOR(pg_catalog.=) 'CREATE'
+				UNION SELECT p.pronamespace, p.proowner FROM pg_catalog.pg_proc p
+				UNION SELECT o.oprnamespace, o.oprowner FROM pg_catalog.pg_operator o) m (place, maker)
+				JOIN pg_catalog.pg_database d ON d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+				LEFT JOIN pg_catalog.pg_namespace own ON own.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.text
 				LEFT JOIN pg_catalog.pg_roles named ON named.oid OPERATOR(pg_catalog.=) m.maker
 				LEFT JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=)
 					CASE WHEN named.rolname OPERATOR(pg_catalog.=) 'pg_database_owner' THEN d.datdba ELSE m.maker END
