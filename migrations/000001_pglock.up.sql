@@ -9,7 +9,8 @@
 
 -- The functions find the server's functions and operators by their names and the types of their operands, and a better
 -- match in this schema would run with the rights of the functions' owner. So whoever can make objects here, or has made
--- a function or an operator, must be able to act as that owner anyway. Until that is sure, nothing is looked up here.
+-- a function or an operator, must be able to act as that owner anyway. So must the owner of golang-migrate's table: to
+-- write to it runs its triggers. Until that is sure, nothing is looked up here.
 DO $do$
 DECLARE
   path   text := pg_catalog.current_setting('search_path');
@@ -34,7 +35,9 @@ BEGIN
         SELECT 1 AS n, here.nspowner AS role, '' AS what
         UNION ALL SELECT 2, a.grantee, '' FROM aclexplode(here.nspacl) a WHERE a.privilege_type = 'CREATE'
         UNION ALL SELECT 3, f.proowner, f.oid::regprocedure::text FROM pg_proc f WHERE f.pronamespace = here.oid
-        UNION ALL SELECT 4, f.oprowner, f.oid::regoperator::text FROM pg_operator f WHERE f.oprnamespace = here.oid) o
+        UNION ALL SELECT 4, f.oprowner, f.oid::regoperator::text FROM pg_operator f WHERE f.oprnamespace = here.oid
+        UNION ALL SELECT CASE c.relkind WHEN 'v' THEN 5 ELSE 6 END, c.relowner, c.oid::regclass::text
+          FROM pg_class c WHERE c.relnamespace = here.oid AND c.relname = 'pglock_schema_migrations') o
       CROSS JOIN LATERAL (SELECT CASE o.role WHEN 0 THEN 'PUBLIC' ELSE o.role::regrole::text END AS who) w
       LEFT JOIN pg_roles p ON p.oid = CASE w.who WHEN 'pg_database_owner' THEN here.datdba ELSE o.role END
     WHERE pg_has_role(p.oid, current_user, 'MEMBER') IS NOT TRUE ORDER BY o.n, w.who LIMIT 1;
@@ -45,7 +48,7 @@ BEGIN
       USING ERRCODE = 'object_not_in_prerequisite_state', HINT = CASE r.n
         WHEN 1 THEN pg_catalog.format('SET ROLE %I; or ALTER SCHEMA %I OWNER TO %I;', r.rolname, schema, current_user)
         WHEN 2 THEN pg_catalog.format('REVOKE CREATE ON SCHEMA %I FROM %s CASCADE;', schema, r.who)
-        ELSE pg_catalog.format('DROP %s %s;', CASE r.n WHEN 3 THEN 'ROUTINE' ELSE 'OPERATOR' END, r.what) END;
+        ELSE pg_catalog.format('DROP %s %s;', (ARRAY['ROUTINE', 'OPERATOR', 'VIEW', 'TABLE'])[r.n - 2], r.what) END;
   END IF;
   IF NOT has_schema_privilege(here.oid, 'USAGE WITH GRANT OPTION') AND EXISTS (
       SELECT FROM pg_catalog.unnest('{pglock_user,pglock_admin}'::text[]) u
@@ -308,7 +311,8 @@ DELETE FROM done_keys;
 -- fix the path. All others use the path that is set. Rules return true or raise, so that a caller evaluates them
 -- without a query.
 
--- schema_version is what a client compares with the version that it needs. It reads nothing.
+-- schema_version is what a client compares with the version that it needs. It reads nothing. Migrations take the
+-- number from this text and run nothing, so each version keeps to the form.
 CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';

@@ -69,8 +69,8 @@ func WithSchema(name string) Option {
 // Up brings the schema to the latest version. Every program can call it at its start: if the schema already has that
 // version, Up changes nothing, waits for nobody, and needs only the role pglock_user. Otherwise the user must own the
 // schema. If the schema is missing, the user must be allowed to create it and, once per cluster, the roles
-// pglock_user and pglock_admin. Up refuses a schema in which others may make objects or have functions: their code
-// would run with the rights of the functions' owner.
+// pglock_user and pglock_admin. Up refuses a schema in which others may make objects, or have functions or
+// golang-migrate's table: their code would run with the rights of the functions' owner or of the user.
 //
 // A failed step is rolled back, and the steps before it stay. Correct the cause and call Up again. When ctx ends, the
 // current step is rolled back too.

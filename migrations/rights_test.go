@@ -306,6 +306,14 @@ func TestI5_UpRefusesASchemaInWhichOthersHaveCodeOrMayMakeIt(t *testing.T) {
 			`CREATE SCHEMA T_SCHEMA; CREATE FUNCTION T_SCHEMA.concat_ws(text, bigint, bigint, int, bigint, bigint) RETURNS text LANGUAGE sql AS 'SELECT NULL'; ALTER FUNCTION T_SCHEMA.concat_ws(text, bigint, bigint, int, bigint, bigint) OWNER TO T_ROLE`, `has T_SCHEMA.concat_ws(text,bigint,bigint,integer,bigint,bigint), which belongs to T_ROLE`, `DROP ROUTINE T_SCHEMA.concat_ws(text,bigint,bigint,integer,bigint,bigint);`},
 		"an operator of another": {"pglock",
 			`CREATE SCHEMA T_SCHEMA; CREATE FUNCTION T_SCHEMA.f(interval, numeric) RETURNS interval LANGUAGE sql AS 'SELECT $1'; CREATE OPERATOR T_SCHEMA.* (LEFTARG = interval, RIGHTARG = numeric, FUNCTION = T_SCHEMA.f); ALTER OPERATOR T_SCHEMA.* (interval, numeric) OWNER TO T_ROLE`, `which belongs to T_ROLE`, `DROP OPERATOR T_SCHEMA.*(interval,numeric);`},
+		"another owner, with functions that run": {"pglock", `CREATE SCHEMA T_SCHEMA AUTHORIZATION T_ROLE; ` +
+			strangersFunctions, `made by another migration tool`, `continue with that tool`},
+		"a view of another as the table": {"pglock", `CREATE SCHEMA T_SCHEMA; ` + strangersView,
+			`has T_SCHEMA.pglock_schema_migrations, which belongs to T_ROLE`,
+			`DROP VIEW T_SCHEMA.pglock_schema_migrations;`},
+		"a table of another with a trigger and an index": {"pglock", `CREATE SCHEMA T_SCHEMA; ` + strangersTable,
+			`has T_SCHEMA.pglock_schema_migrations, which belongs to T_ROLE`,
+			`DROP TABLE T_SCHEMA.pglock_schema_migrations;`},
 		"public, where nobody may": {"public", `REVOKE CREATE ON SCHEMA public FROM PUBLIC`, "", ""},
 		"a role that is the owner": {"pglock",
 			`GRANT T_ME TO T_ROLE; CREATE SCHEMA T_SCHEMA AUTHORIZATION T_ROLE; GRANT ALL ON SCHEMA T_SCHEMA TO T_ME`,
@@ -318,7 +326,8 @@ func TestI5_UpRefusesASchemaInWhichOthersHaveCodeOrMayMakeIt(t *testing.T) {
 			`REVOKE CREATE ON SCHEMA public FROM PUBLIC; ALTER SCHEMA public OWNER TO pg_database_owner`, "", ""},
 	} {
 		if !pgtest.Among(what, "a role may create", "another owner", "a function of another",
-			"code of the owner's own") {
+			"code of the owner's own", "another owner, with functions that run", "a view of another as the table",
+			"a table of another with a trigger and an index") {
 			continue
 		}
 		t.Run(what, func(t *testing.T) {
@@ -333,7 +342,8 @@ func TestI5_UpRefusesASchemaInWhichOthersHaveCodeOrMayMakeIt(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			execute(t, conn, here(c.sql))
+			execute(t, conn, here(ran+c.sql))
+			execute(t, conn, "SELECT setval('public.ran', 1, false)")
 			before := catalog(t, conn, false)
 			o := migrations.WithSchema(c.schema)
 			refuses := func(way string, err error) {
@@ -354,6 +364,9 @@ func TestI5_UpRefusesASchemaInWhichOthersHaveCodeOrMayMakeIt(t *testing.T) {
 			}
 			refuses("Check", migrations.Check(t.Context(), db.URL(), o))
 			refuses("Up", migrations.Up(t.Context(), db.URL(), o))
+			if text(t, conn, `SELECT is_called::text FROM public.ran`) != "false" {
+				t.Error("code of another has run with the rights of whoever migrates")
+			}
 			if c.says == "" {
 				if found := text(t, conn,
 					here(`SELECT coalesce(string_agg(object || ' ' || mend, '; '), '') FROM T_SCHEMA.wrong_rights()`)); found != "" {

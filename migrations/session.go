@@ -83,7 +83,7 @@ func (s session) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	current := func(f found) bool { return f.version == s.latest && !(f.outdated() && f.mayChange) }
+	current := func(f found) bool { return f.version == s.latest && !(f.outdated() && f.mayChange && f.mayNote) }
 	for done := current(there); !done; {
 		err := s.alone(ctx, func(tx pgx.Tx, there found) (int, error) {
 			if done = current(there); done {
@@ -171,7 +171,7 @@ func (s session) step(ctx context.Context, tx pgx.Tx, there found, by int) error
 	if err != nil {
 		return err
 	}
-	after, err := s.look(ctx, tx)
+	after, err := s.look(ctx, tx.Conn())
 	if err == nil && after.version != there.version+by {
 		err = fmt.Errorf("schema_version() returns %d after the file of version %d", after.version, there.version+
 			max(by, 0))
@@ -237,7 +237,7 @@ func (s session) alone(ctx context.Context, f func(pgx.Tx, found) (to int, err e
 	} else if err != nil {
 		return err
 	}
-	there, err := s.look(ctx, tx)
+	there, err := s.look(ctx, tx.Conn())
 	if err != nil {
 		return err
 	}

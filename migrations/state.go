@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// found describes what there is. The version is what the function schema_version() returns, which every step
-// replaces; golang-migrate's note of it is for other tools.
+// found describes what there is. The version is what the function schema_version() would return, which every step
+// replaces; golang-migrate's note of it is for other tools. Whoever looks runs nothing that is in the schema: it may be
+// a stranger's, and would run with the rights of the user.
 type found struct {
 	schema, made, table bool // there is a schema, the functions of pglock in it, and golang-migrate's table
 	version             int  // 0 without functions, or if the user may not call them
@@ -23,11 +26,14 @@ type found struct {
 	enters                     bool // the user has USAGE on the schema
 	member                     bool // of pglock_user, with NOINHERIT
 	mayMakeRoles               bool // or has them already
+	mayNote                    bool // to write to golang-migrate's table gives nobody the rights of a superuser
 }
 
 const facts = `SELECT n.oid IS NOT NULL, v.oid IS NOT NULL, t.oid IS NOT NULL,
 	coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_function_privilege(v.oid, 'EXECUTE'), false),
-	coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(t.oid, 'SELECT'), false),
+	coalesce(substring(v.prosrc FROM '^SELECT ([0-9]{1,9})$')::int, 0),
+	coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(t.oid, 'SELECT') AND t.relkind = 'r',
+		false),
 	coalesce(has_schema_privilege(n.oid, 'USAGE'), false),
 	CASE WHEN v.oid IS NOT NULL THEN pg_has_role(v.proowner, 'USAGE')
 		WHEN n.oid IS NOT NULL THEN has_schema_privilege(n.oid, 'CREATE')
@@ -38,7 +44,10 @@ const facts = `SELECT n.oid IS NOT NULL, v.oid IS NOT NULL, t.oid IS NOT NULL,
 	current_user, pg_get_userbyid(coalesce(v.proowner, n.nspowner, d.datdba)), to_regrole('pglock_user') IS NOT NULL,
 	coalesce(pg_has_role(to_regrole('pglock_user'), 'MEMBER') AND NOT pg_has_role(to_regrole('pglock_user'), 'USAGE'),
 		false),
-	to_regrole('pglock_user') IS NOT NULL AND to_regrole('pglock_admin') IS NOT NULL OR r.rolsuper OR r.rolcreaterole
+	to_regrole('pglock_user') IS NOT NULL AND to_regrole('pglock_admin') IS NOT NULL OR r.rolsuper OR r.rolcreaterole,
+	NOT r.rolsuper OR coalesce(pg_has_role(t.relowner, r.oid, 'MEMBER') AND pg_has_role(
+		CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END, r.oid, 'MEMBER'),
+		false)
 FROM pg_database d
 	JOIN pg_roles r ON r.rolname = current_user
 	LEFT JOIN pg_namespace n ON n.nspname = $1
@@ -47,33 +56,40 @@ FROM pg_database d
 	LEFT JOIN pg_class t ON t.relnamespace = n.oid AND t.relname = '` + versionTable + `'
 WHERE d.datname = current_database()`
 
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
 // look finds out what there is, as far as the user may know. It takes no lock and changes nothing.
-func (c config) look(ctx context.Context, db querier) (found, error) {
-	f, err := c.lookOnce(ctx, db)
+func (c config) look(ctx context.Context, conn *pgx.Conn) (found, error) {
+	f, err := c.lookOnce(ctx, conn)
 	if vanished(err) { // another migration came between two of its queries
-		return c.lookOnce(ctx, db)
+		return c.lookOnce(ctx, conn)
 	}
 	return f, err
 }
 
-func (c config) lookOnce(ctx context.Context, db querier) (f found, err error) {
+func (c config) lookOnce(ctx context.Context, conn *pgx.Conn) (f found, err error) {
 	var readable bool
-	err = db.QueryRow(ctx, facts, c.schema).Scan(&f.schema, &f.made, &f.table, &f.callable, &readable, &f.enters,
-		&f.mayChange, &f.right, &f.user, &f.owner, &f.roles, &f.member, &f.mayMakeRoles)
-	if err == nil && f.made && f.callable {
-		err = db.QueryRow(ctx, "SELECT "+c.quoted("schema_version")+"()").Scan(&f.version)
+	err = conn.QueryRow(ctx, facts, c.schema).Scan(&f.schema, &f.made, &f.table, &f.callable, &f.version, &readable,
+		&f.enters, &f.mayChange, &f.right, &f.user, &f.owner, &f.roles, &f.member, &f.mayMakeRoles, &f.mayNote)
+	if !f.callable {
+		f.version = 0
 	}
 	if err == nil && readable {
-		err = db.QueryRow(ctx, "SELECT version, dirty FROM "+c.quoted(versionTable)+" LIMIT 1").Scan(&f.noted, &f.dirty)
-	}
-	if errors.Is(err, pgx.ErrNoRows) { // nothing is noted
-		err = nil
+		f.noted, f.dirty, err = c.readNote(ctx, conn)
 	}
 	return f, err
+}
+
+// readNote reads golang-migrate's table. A SELECT would run a view, and functions in the table's indexes; COPY refuses
+// the one and reads no others.
+func (c config) readNote(ctx context.Context, conn *pgx.Conn) (noted *int, dirty bool, err error) {
+	var rows strings.Builder
+	_, err = conn.PgConn().CopyTo(ctx, &rows, "COPY "+c.quoted(versionTable)+" (version, dirty) TO STDOUT")
+	if err != nil || rows.Len() == 0 {
+		return nil, false, err
+	}
+	row, _, _ := strings.Cut(rows.String(), "\n")
+	first, second, _ := strings.Cut(row, "\t")
+	version, err := strconv.Atoi(first)
+	return &version, second == "t", err
 }
 
 func vanished(err error) bool {

@@ -22,7 +22,8 @@
 -- fix the path. All others use the path that is set. Rules return true or raise, so that a caller evaluates them
 -- without a query.
 
--- schema_version is what a client compares with the version that it needs. It reads nothing.
+-- schema_version is what a client compares with the version that it needs. It reads nothing. Migrations take the
+-- number from this text and run nothing, so each version keeps to the form.
 CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';

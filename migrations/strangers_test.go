@@ -1,0 +1,62 @@
+package migrations_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
+)
+
+// ran makes what the code of T_ROLE counts up when it runs: a sequence, which no rollback sets back.
+const ran = `CREATE SEQUENCE public.ran;
+	CREATE FUNCTION public.run(int DEFAULT 0) RETURNS int LANGUAGE plpgsql IMMUTABLE AS
+		'BEGIN PERFORM nextval(''public.ran''); RETURN $1; END';
+	CREATE FUNCTION public.run_as_trigger() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN PERFORM nextval(''public.ran''); RETURN NULL; END';
+	`
+
+const (
+	strangersFunctions = `CREATE FUNCTION T_SCHEMA.schema_version() RETURNS int LANGUAGE sql AS 'SELECT public.run()';
+		CREATE FUNCTION T_SCHEMA.start_client() RETURNS int LANGUAGE sql AS 'SELECT public.run()';
+		ALTER FUNCTION T_SCHEMA.schema_version() OWNER TO T_ROLE;
+		ALTER FUNCTION T_SCHEMA.start_client() OWNER TO T_ROLE;`
+	strangersView = `CREATE VIEW T_SCHEMA.pglock_schema_migrations AS
+			SELECT 0::bigint AS version, false AS dirty FROM public.run();
+		ALTER VIEW T_SCHEMA.pglock_schema_migrations OWNER TO T_ROLE;`
+	strangersTable = `CREATE TABLE T_SCHEMA.pglock_schema_migrations
+			(version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL);
+		CREATE INDEX ON T_SCHEMA.pglock_schema_migrations (dirty) WHERE public.run(1) = 1;
+		CREATE TRIGGER run BEFORE INSERT OR DELETE ON T_SCHEMA.pglock_schema_migrations
+			FOR EACH STATEMENT EXECUTE FUNCTION public.run_as_trigger();
+		ALTER TABLE T_SCHEMA.pglock_schema_migrations OWNER TO T_ROLE;`
+)
+
+// A schema of another owner that says it is current is left alone. Version tells what it says, and a mark in its table
+// is not put right: to write there would run what the owner has put on the table.
+func TestI5_ACurrentSchemaOfAnotherOwnerRunsNothingWhenASuperuserMigrates(t *testing.T) {
+	db := pgtest.EmptyParallel(t)
+	conn := db.Conn(t)
+	here := strings.NewReplacer("T_SCHEMA", "pglock", "T_ROLE", newRole(t, conn)).Replace
+	execute(t, conn, here(ran+`CREATE SCHEMA T_SCHEMA AUTHORIZATION T_ROLE; `+strangersFunctions+strangersTable+`
+		INSERT INTO T_SCHEMA.pglock_schema_migrations VALUES (2, true);
+		CREATE OR REPLACE FUNCTION T_SCHEMA.schema_version() RETURNS int LANGUAGE sql AS 'SELECT 1'`))
+	execute(t, conn, "SELECT setval('public.ran', 1, false)")
+	version, dirty, err := migrations.Version(t.Context(), db.URL())
+	if version != 1 || dirty || err != nil {
+		t.Errorf("Version: %d, %v, %v", version, dirty, err)
+	}
+	if err := migrations.Check(t.Context(), db.URL()); err != nil {
+		t.Errorf("Check: %v", err)
+	}
+	if err := migrations.Up(t.Context(), db.URL()); err != nil {
+		t.Errorf("Up: %v", err)
+	}
+	if text(t, conn, `SELECT is_called::text FROM public.ran`) != "false" {
+		t.Error("code of the schema's owner has run with the rights of a superuser")
+	}
+	noted := text(t, conn, `SELECT version || ' ' || dirty FROM pglock.pglock_schema_migrations`)
+	if noted != "2 true" {
+		t.Errorf("noted is %s", noted)
+	}
+}
