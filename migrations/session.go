@@ -258,7 +258,7 @@ func (s session) alone(ctx context.Context, f func(pgx.Tx, found) (to int, err e
 // wait.
 func (s session) takeTurn(ctx context.Context, tx pgx.Tx) error {
 	var limits, name string
-	err := tx.QueryRow(ctx, `SELECT json_object_agg(name, setting)::text FROM pg_settings
+	err := tx.QueryRow(ctx, `SELECT pg_catalog.json_object_agg(name, setting)::text FROM pg_settings
 		WHERE name IN ('lock_timeout', 'statement_timeout', 'transaction_timeout')`).Scan(&limits)
 	if err != nil {
 		return err
@@ -266,8 +266,8 @@ func (s session) takeTurn(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, fmt.Sprintf(setLimits, "'0'"), limits); err != nil {
 		return err
 	}
-	err = tx.QueryRow(ctx, "SELECT current_database() FROM pg_advisory_xact_lock(hashtextextended($1, 0))",
-		"pglock migrations "+s.schema).Scan(&name)
+	err = tx.QueryRow(ctx, "SELECT current_database() FROM pg_advisory_xact_lock("+
+		"pg_catalog.hashtextextended($1, 0))", "pglock migrations "+s.schema).Scan(&name)
 	if err != nil {
 		return err
 	}

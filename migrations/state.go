@@ -29,6 +29,8 @@ type found struct {
 	mayNote                    bool // to write to golang-migrate's table gives nobody the rights of a superuser
 }
 
+// facts names the schema of each function of the server for whose arguments there could be a better match elsewhere:
+// what everybody may make in public would run with the rights of the user.
 const facts = `SELECT n.oid IS NOT NULL, v.oid IS NOT NULL, t.oid IS NOT NULL,
 	coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_function_privilege(v.oid, 'EXECUTE'), false),
 	coalesce(substring(v.prosrc FROM '^SELECT ([0-9]{1,9})$')::int, 0),
@@ -38,16 +40,16 @@ const facts = `SELECT n.oid IS NOT NULL, v.oid IS NOT NULL, t.oid IS NOT NULL,
 	CASE WHEN v.oid IS NOT NULL THEN pg_has_role(v.proowner, 'USAGE')
 		WHEN n.oid IS NOT NULL THEN has_schema_privilege(n.oid, 'CREATE')
 		ELSE has_database_privilege(d.oid, 'CREATE') END,
-	CASE WHEN v.oid IS NOT NULL THEN format('the rights of its owner "%s"', pg_get_userbyid(v.proowner))
+	CASE WHEN v.oid IS NOT NULL THEN pg_catalog.format('the rights of its owner "%s"', pg_get_userbyid(v.proowner))
 		WHEN n.oid IS NOT NULL THEN 'the right CREATE on it'
-		ELSE format('the right CREATE on database "%s"', d.datname) END,
+		ELSE pg_catalog.format('the right CREATE on database "%s"', d.datname) END,
 	current_user, pg_get_userbyid(coalesce(v.proowner, n.nspowner, d.datdba)), to_regrole('pglock_user') IS NOT NULL,
-	coalesce(pg_has_role(to_regrole('pglock_user'), 'MEMBER') AND NOT pg_has_role(to_regrole('pglock_user'), 'USAGE'),
-		false),
+	coalesce(pg_catalog.pg_has_role(to_regrole('pglock_user'), 'MEMBER')
+		AND NOT pg_catalog.pg_has_role(to_regrole('pglock_user'), 'USAGE'), false),
 	to_regrole('pglock_user') IS NOT NULL AND to_regrole('pglock_admin') IS NOT NULL OR r.rolsuper OR r.rolcreaterole,
 	NOT r.rolsuper OR coalesce(pg_has_role(t.relowner, r.oid, 'MEMBER') AND pg_has_role(
-		CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END, r.oid, 'MEMBER'),
-		false)
+		CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END, r.oid,
+		'MEMBER'), false)
 FROM pg_database d
 	JOIN pg_roles r ON r.rolname = current_user
 	LEFT JOIN pg_namespace n ON n.nspname = $1

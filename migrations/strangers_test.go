@@ -60,3 +60,38 @@ func TestI5_ACurrentSchemaOfAnotherOwnerRunsNothingWhenASuperuserMigrates(t *tes
 		t.Errorf("noted is %s", noted)
 	}
 }
+
+// Where everybody may make objects in public, a function there whose types fit better than the server's own is what a
+// name without its schema means.
+func TestI5_BetterMatchesInPublicDoNotRunWhenASuperuserMigrates(t *testing.T) {
+	db := pgtest.EmptyParallel(t)
+	conn := db.Conn(t)
+	execute(t, conn, ran+`
+		CREATE FUNCTION public.format(text, name) RETURNS text LANGUAGE sql AS 'SELECT public.run()::text';
+		CREATE FUNCTION public.pg_has_role(regrole, text) RETURNS boolean LANGUAGE sql AS 'SELECT public.run() = 1';
+		CREATE FUNCTION public.hashtextextended(text, int) RETURNS bigint LANGUAGE sql AS 'SELECT public.run()::bigint';
+		CREATE FUNCTION public.gather(json, text, text) RETURNS json LANGUAGE sql AS
+			'SELECT json_build_object(''lock_timeout'', public.run()::text)';
+		CREATE AGGREGATE public.json_object_agg(text, text) (sfunc = public.gather, stype = json)`)
+	untouched := func(when string) {
+		t.Helper()
+		if text(t, conn, `SELECT is_called::text FROM public.ran`) != "false" {
+			t.Errorf("%s has run functions in public", when)
+		}
+		execute(t, conn, "SELECT setval('public.ran', 1, false)")
+	}
+	for _, when := range []string{"of a missing schema", "of a current schema"} {
+		if _, _, err := migrations.Version(t.Context(), db.URL()); err != nil {
+			t.Error(err)
+		}
+		untouched("Version " + when)
+		if err := migrations.Check(t.Context(), db.URL()); err != nil {
+			t.Error(err)
+		}
+		untouched("Check " + when)
+		mustUp(t, db.URL())
+		untouched("Up " + when)
+	}
+	mustDown(t, db.URL())
+	untouched("Down")
+}
