@@ -288,6 +288,34 @@ func TestObserversSeeWhoLeads(t *testing.T) {
 	}
 }
 
+// The row stays locked then until its lock_until.
+func TestAShedLockJobEndsSoonAlsoIfNobodyAnswersItsUnlock(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, fromshedlock.Schema, `CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN PERFORM pg_sleep(3600); RETURN NEW; END $$;
+		CREATE TRIGGER hang BEFORE UPDATE ON shedlock FOR EACH ROW WHEN (NEW.lock_until < OLD.lock_until)
+		EXECUTE FUNCTION hang()`)
+	client, ended := s.client(), make(chan error, 1)
+	go func() {
+		_, err := fromshedlock.During(t.Context(), client, s.store, s.pool, "a")
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if pages := s.pages(); err != nil || pages != 1 {
+			t.Errorf("the report has %d pages, %v, want 1", pages, err)
+		}
+	case <-time.After(patience):
+		t.Errorf("the program still waits for its unlock after %v", patience)
+		const answer = `SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event = 'PgSleep'`
+		if _, err := s.pool.Exec(t.Context(), answer); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	}
+}
+
 func TestAShedLockJobRunsOnceANight(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

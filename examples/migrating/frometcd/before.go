@@ -3,6 +3,7 @@ package frometcd
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -26,9 +27,10 @@ func MutexBefore(ctx context.Context, etcd *clientv3.Client, pool *pgxpool.Pool)
 	return report.Write(ctx, pool)
 }
 
-// ElectionBefore leads until work returns.
+// ElectionBefore leads until work returns. When ctx ends, work must return within 20 s: the session is not renewed any
+// more.
 func ElectionBefore(ctx context.Context, etcd *clientv3.Client, me string, work func(context.Context) error) error {
-	session, err := concurrency.NewSession(etcd, concurrency.WithTTL(30))
+	session, err := concurrency.NewSession(etcd, concurrency.WithTTL(30), concurrency.WithContext(ctx))
 	if err != nil {
 		return err
 	}
@@ -37,7 +39,11 @@ func ElectionBefore(ctx context.Context, etcd *clientv3.Client, me string, work 
 	if err := election.Campaign(ctx, me); err != nil {
 		return err
 	}
-	defer election.Resign(context.WithoutCancel(ctx))
+	defer func() { // for 5 s at most: TCP notices only after minutes that etcd is cut off
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = election.Resign(ctx) // at worst it ends with the session
+	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(session.Ctx(), cancel)() // the lease is lost

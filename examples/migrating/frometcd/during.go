@@ -17,7 +17,7 @@ import (
 // MutexDuring holds the lease and the old lock.
 func MutexDuring(ctx context.Context, client *pglock.Client, store *fencedstore.Store, etcd *clientv3.Client) error {
 	return client.Do(ctx, "nightly", func(ctx context.Context, lease *pglock.Lease) error {
-		session, err := concurrency.NewSession(etcd, concurrency.WithTTL(30))
+		session, err := concurrency.NewSession(etcd, concurrency.WithTTL(30), concurrency.WithContext(ctx))
 		if err != nil {
 			return err
 		}
@@ -26,7 +26,11 @@ func MutexDuring(ctx context.Context, client *pglock.Client, store *fencedstore.
 		if err := mutex.Lock(ctx); err != nil {
 			return err
 		}
-		defer mutex.Unlock(context.WithoutCancel(ctx))
+		defer func() { // for 5 s at most: TCP notices only after minutes that etcd is cut off
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			defer cancel()
+			_ = mutex.Unlock(ctx) // at worst it ends with the session
+		}()
 		return store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 			if err := report.Write(ctx, tx); err != nil {
 				return err

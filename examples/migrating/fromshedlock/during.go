@@ -3,6 +3,7 @@ package fromshedlock
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -29,7 +30,11 @@ func During(
 	if locked, err := lock(ctx, pool, me); err != nil || !locked {
 		return false, err
 	}
-	defer unlock(context.WithoutCancel(ctx), pool, me)
+	defer func() { // for 5 s at most: TCP notices only after minutes that PostgreSQL is cut off
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = unlock(ctx, pool, me) // at worst it ends at its lock_until
+	}()
 	return true, store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		var mine bool
 		err := tx.QueryRow(ctx, `SELECT locked_by = $1 AND lock_until > clock_timestamp()
