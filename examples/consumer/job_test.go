@@ -24,7 +24,7 @@ func TestTwoProgramsHandleAMessageOnceEach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close(context.Background())
+	defer client.Close(context.WithoutCancel(t.Context()))
 	handled := map[string]int{}
 	for _, name := range []string{"bookings", "mails", "bookings", "mails"} {
 		consumer := &Consumer{Name: name, Client: client, Store: fencedstore.New(pool)}
@@ -53,7 +53,7 @@ func TestAConsumerPassesTheFenceThatAGuardOfTheAccountsAsksFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close(context.Background())
+	defer client.Close(context.WithoutCancel(t.Context()))
 	consumer := &Consumer{Name: "bookings", Client: client, Store: fencedstore.New(pool)}
 	consumer.Apply = func(ctx context.Context, tx pgx.Tx, m Message) error {
 		_, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", m.Amount, m.Account)

@@ -30,7 +30,7 @@ func TestARefusedTransferLeavesTheAccountsAsTheyWere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close(context.Background())
+	defer client.Close(context.WithoutCancel(t.Context()))
 	ledger := &Ledger{Client: client, Store: fencedstore.New(pool)}
 	for name, tc := range map[string]struct {
 		from, to, amount int64

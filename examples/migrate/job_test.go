@@ -27,7 +27,7 @@ func TestApplicationsMakeMigrationsOfTheSameName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close(context.Background())
+	defer client.Close(context.WithoutCancel(t.Context()))
 	store := fencedstore.New(pool)
 	var made []string
 	migration := func(app string, up func(context.Context) error) []Migration {
