@@ -2,11 +2,13 @@ package lockadmin_test
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
@@ -67,8 +69,26 @@ func TestALookElsewhereRunsNobodysCode(t *testing.T) {
 		t.Errorf("schemas %q, and a function of somebody else ran: %t", found, ran())
 	}
 	places := must.Get(lockadmin.Places(t.Context(), db.Pool(t), lockadmin.WithSchema("nosuch")))(t)
-	if slices.ContainsFunc(places, func(e lockadmin.Elsewhere) bool { return e.Schema == "hers" }) {
-		t.Errorf("another place to look is %v", places)
+	owned := map[string]string{}
+	for _, e := range places {
+		if e.Schema != "" {
+			owned[e.Schema] = e.Owner
+		}
+	}
+	root1 := root.Config().User
+	if want := map[string]string{"pglock": "", "second": "", "hers": db.Name() + "_mallory", "opened": root1,
+		"lent": root1, "added": root1}; !maps.Equal(owned, want) {
+		t.Errorf("other places to look, and whom not to trust, are %v, want %v", owned, want)
+	}
+
+	// A role that both are members of is no reason to trust: code can go back to whoever has logged in.
+	_, connect = login(t, db, "_oncall")
+	pool := must.Get(pgxpool.New(t.Context(), connect+"&options=-c%20role%3Dpglock_user"))(t)
+	defer pool.Close()
+	for _, e := range must.Get(newAdmin(t, pool).Explain(t.Context(), "job-1x"))(t).Elsewhere {
+		if e.Schema == "hers" || ran() {
+			t.Errorf("with the role of both it is %v, and a function ran: %t", e, ran())
+		}
 	}
 
 	// Who asks trusts the owner of the schema that they name.

@@ -35,7 +35,7 @@ func Places(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Elsewher
 }
 
 func scanElsewhere(r pgx.Rows) (e Elsewhere, err error) {
-	err = r.Scan(&e.Database, null(&e.Schema), &e.Connections, &e.Applications)
+	err = r.Scan(&e.Database, null(&e.Schema), &e.Connections, &e.Applications, null(&e.Owner))
 	return e, err
 }
 
@@ -72,6 +72,9 @@ func (l *look) readNeighbours(r *reader, a *Admin) {
 	}
 	l.Similar = similar(l.Lock, found)
 	for _, p := range rows(r, protocol.Elsewhere, []any{a.schema}, scanElsewhere) {
+		if p.Owner != "" {
+			continue
+		}
 		if p.Schema != "" {
 			p.Holds = l.isIn(r, p.Schema)
 		}

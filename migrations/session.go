@@ -152,6 +152,9 @@ func (s session) force(ctx context.Context, version int) error {
 				ErrInvalid, version, there.version, s.schema)
 		case !there.table:
 			return version, nil
+		case !there.mayNote:
+			return there.version, &RightError{Schema: s.schema, Have: there.version, User: there.user,
+				Lacks: "the rights of its owner, whose triggers could run", Owner: there.owner}
 		}
 		return version, note(ctx, tx, s.quoted(versionTable), version)
 	})

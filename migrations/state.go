@@ -34,8 +34,8 @@ type found struct {
 const facts = `SELECT n.oid IS NOT NULL, v.oid IS NOT NULL, t.oid IS NOT NULL,
 	coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_function_privilege(v.oid, 'EXECUTE'), false),
 	coalesce(substring(v.prosrc FROM '^SELECT ([0-9]{1,9})$')::int, 0),
-	coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(t.oid, 'SELECT') AND t.relkind = 'r',
-		false),
+	coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(t.oid, 'SELECT') AND t.relkind = 'r'
+		AND NOT row_security_active(t.oid), false),
 	coalesce(has_schema_privilege(n.oid, 'USAGE'), false),
 	CASE WHEN v.oid IS NOT NULL THEN pg_has_role(v.proowner, 'USAGE')
 		WHEN n.oid IS NOT NULL THEN has_schema_privilege(n.oid, 'CREATE')
@@ -47,7 +47,8 @@ const facts = `SELECT n.oid IS NOT NULL, v.oid IS NOT NULL, t.oid IS NOT NULL,
 	coalesce(pg_catalog.pg_has_role(to_regrole('pglock_user'), 'MEMBER')
 		AND NOT pg_catalog.pg_has_role(to_regrole('pglock_user'), 'USAGE'), false),
 	to_regrole('pglock_user') IS NOT NULL AND to_regrole('pglock_admin') IS NOT NULL OR r.rolsuper OR r.rolcreaterole,
-	NOT r.rolsuper OR coalesce(pg_has_role(t.relowner, r.oid, 'MEMBER') AND pg_has_role(
+	NOT EXISTS (SELECT FROM pg_roles s WHERE s.rolname IN (current_user, session_user) AND (s.rolsuper OR s.rolcreaterole))
+		OR coalesce(pg_has_role(t.relowner, r.oid, 'MEMBER') AND pg_has_role(
 		CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END, r.oid,
 		'MEMBER'), false)
 FROM pg_database d
@@ -81,10 +82,11 @@ func (c config) lookOnce(ctx context.Context, conn *pgx.Conn) (f found, err erro
 }
 
 // readNote reads golang-migrate's table. A SELECT would run a view, and functions in the table's indexes; COPY refuses
-// the one and reads no others.
+// the one and reads no others, nor policies, if they are switched off.
 func (c config) readNote(ctx context.Context, conn *pgx.Conn) (noted *int, dirty bool, err error) {
 	var rows strings.Builder
-	_, err = conn.PgConn().CopyTo(ctx, &rows, "COPY "+c.quoted(versionTable)+" (version, dirty) TO STDOUT")
+	_, err = conn.PgConn().CopyTo(ctx, &rows, "SET LOCAL row_security = off; COPY "+c.quoted(versionTable)+
+		" (version, dirty) TO STDOUT")
 	if err != nil || rows.Len() == 0 {
 		return nil, false, err
 	}

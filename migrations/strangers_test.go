@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 )
@@ -58,6 +61,29 @@ func TestI5_ACurrentSchemaOfAnotherOwnerRunsNothingWhenASuperuserMigrates(t *tes
 	noted := text(t, conn, `SELECT version || ' ' || dirty FROM pglock.pglock_schema_migrations`)
 	if noted != "2 true" {
 		t.Errorf("noted is %s", noted)
+	}
+}
+
+// To those who are no superusers a SELECT, and a COPY, runs the policies of the table.
+func TestI5_NoPolicyOfAnotherRunsWhenTheNoteIsRead(t *testing.T) {
+	db := pgtest.EmptyParallel(t)
+	conn := db.Conn(t)
+	hers, mine := newRole(t, conn), newRole(t, conn)
+	execute(t, conn, strings.NewReplacer("T_SCHEMA", "pglock", "T_ROLE", hers).Replace(ran+
+		`CREATE SCHEMA T_SCHEMA AUTHORIZATION T_ROLE; `+strangersFunctions+strangersTable+`
+		INSERT INTO T_SCHEMA.pglock_schema_migrations VALUES (2, true);
+		ALTER TABLE T_SCHEMA.pglock_schema_migrations ENABLE ROW LEVEL SECURITY;
+		CREATE POLICY p ON T_SCHEMA.pglock_schema_migrations USING (public.run(1) = 1);
+		GRANT USAGE ON SCHEMA T_SCHEMA TO PUBLIC; GRANT SELECT ON T_SCHEMA.pglock_schema_migrations TO PUBLIC;
+		GRANT ALL ON SEQUENCE public.ran TO PUBLIC`))
+	execute(t, conn, "SELECT setval('public.ran', 1, false)")
+	config := must.Get(pgx.ParseConfig(db.URL()))(t)
+	config.RuntimeParams["role"] = strings.Trim(mine, `"`)
+	if _, _, err := migrations.Version(t.Context(), config); err != nil {
+		t.Error(err)
+	}
+	if text(t, conn, `SELECT is_called::text FROM public.ran`) != "false" {
+		t.Error("the policy has run")
 	}
 }
 

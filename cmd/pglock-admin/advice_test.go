@@ -110,6 +110,18 @@ func TestAMissingSchemaIsSaidToBeMadeInTheWayThatIsOpen(t *testing.T) {
 		"tool\n")
 }
 
+// Whoever looks there runs what its owner has made. So the command is not ready to be pasted.
+func TestASchemaOfAnotherRoleIsNamedWithItsOwner(t *testing.T) {
+	db := pgtest.Parallel(t)
+	asUser(t, db, "pglock_user")
+	owner := db.Name() + "_user"
+	execute(t, db, "ALTER SCHEMA pglock OWNER TO "+owner)
+	defer execute(t, db, "ALTER SCHEMA pglock OWNER TO CURRENT_USER")
+	in(t, db.URL(), "list", "--schema", "nosuch").want(t, cli.ExitSchema,
+		"no pglock in schema nosuch, but schema pglock has it and belongs to "+owner,
+		"try: if that role may make functions for you: the same command with --schema pglock")
+}
+
 // No advice in the text of an error, no cause twice, no name of a package.
 func TestAnErrorSaysEachThingOnce(t *testing.T) {
 	t.Parallel()

@@ -36,6 +36,9 @@ type Consumer struct {
 // fencedstore.ErrKeyTooOld, put the message aside: nobody knows any more whether it was handled. After any other error
 // let the broker deliver it again.
 func (c *Consumer) Handle(ctx context.Context, m Message) error {
+	if c.Name == "" {
+		return errors.New("the consumer has no name")
+	}
 	// One lock for each account: messages for different accounts do not wait for each other.
 	err := c.Client.Do(ctx, fmt.Sprint("accounts/", m.Account), func(ctx context.Context, lease *pglock.Lease) error {
 		store := c.Store.With(fencedstore.WithRetention(m.SentAt, keep))

@@ -14,6 +14,7 @@ import (
 
 // Nightly makes one report for each night, over any number of replicas.
 type Nightly struct {
+	Name   string // of the report and its lock; never rename it
 	Client *pglock.Client
 	Store  *fencedstore.Store
 	Every  time.Duration    // 24 * time.Hour
@@ -46,11 +47,11 @@ func (n *Nightly) Nights(ctx context.Context) iter.Seq2[time.Time, error] {
 var errOpen = errors.New("the night is open") // rolls back the question whether it is done
 
 func (n *Nightly) report(ctx context.Context, night time.Time) error {
-	key := "nightly/" + night.UTC().Format(time.RFC3339) // the lock will be free again, the key stays done
+	key := n.Name + "/" + night.UTC().Format(time.RFC3339) // the lock will be free again, the key stays done
 	store := n.Store.With(fencedstore.WithRetention(night, 30*24*time.Hour))
 	for {
 		made := false // by this round; the lease may end before that is known
-		err := n.Client.Do(ctx, "nightly", func(ctx context.Context, lease *pglock.Lease) error {
+		err := n.Client.Do(ctx, n.Name, func(ctx context.Context, lease *pglock.Lease) error {
 			// Before hours of work, not only after them. To find the report is too little: the standby may lack it.
 			err := store.Once(ctx, lease, key, func(context.Context, pgx.Tx) error { return errOpen })
 			if !errors.Is(err, errOpen) {

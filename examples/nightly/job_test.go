@@ -28,7 +28,8 @@ func newReplica(t *testing.T, pool *pgxpool.Pool) *Nightly {
 	t.Helper()
 	client := must.Get(pglock.New(t.Context(), pool))(t)
 	t.Cleanup(func() { _ = client.Close(context.WithoutCancel(t.Context())) })
-	return &Nightly{Client: client, Store: fencedstore.New(pool), Every: 24 * time.Hour, At: 2 * time.Hour,
+	return &Nightly{Name: "nightly",
+		Client: client, Store: fencedstore.New(pool), Every: 24 * time.Hour, At: 2 * time.Hour,
 		Now:     func() time.Time { return last.Add(time.Second) },
 		Compute: func(context.Context, time.Time) (int64, error) { return 42, nil }}
 }

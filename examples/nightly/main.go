@@ -79,7 +79,7 @@ func replica(ctx context.Context, w *stage.Worker) error {
 	if err != nil {
 		return err
 	}
-	nightly := &Nightly{Client: w.Client, Store: w.Store, Every: every,
+	nightly := &Nightly{Name: "nightly", Client: w.Client, Store: w.Store, Every: every,
 		At: time.Duration(at), Now: func() time.Time { return time.Now().Add(-skew * time.Duration(late)) }}
 	nightly.Compute = func(ctx context.Context, night time.Time) (total int64, err error) {
 		w.Say("computes the report of %s; its clock is %v late", clock(night.Local()), skew*time.Duration(late))

@@ -76,10 +76,10 @@ const Replayed = `SELECT
 
 // Elsewhere tells in which other databases of the server connections have the names that pglock gives them, how many,
 // and some of the names; and in which other schemas of this database pglock is. Programs that are connected here too
-// do not count: they would find their locks here. A schema counts only if everybody who can make objects there, or has
-// made a function or an operator, can act as this user or as the owner of our own schema anyway: whoever looks there
-// runs what they have made.
-const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*), (pg_catalog.array_agg(DISTINCT a.application_name))[1:3]
+// do not count: they would find their locks here. Whoever looks into a schema runs what others have made there. So it
+// comes with its owner, and last, unless everybody who can make objects there, or has made a function or an operator,
+// can act as whoever has logged in, or as the owner of our own schema, anyway.
+const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*), (pg_catalog.array_agg(DISTINCT a.application_name))[1:3], NULL
 	FROM pg_catalog.pg_stat_activity a
 	WHERE pg_catalog.starts_with(a.application_name, 'pglock ') AND a.application_name OPERATOR(pg_catalog.!~) '/pglock-admin\['
 		AND a.datname OPERATOR(pg_catalog.<>) pg_catalog.current_database()
@@ -87,12 +87,8 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 			AND h.application_name OPERATOR(pg_catalog.=) a.application_name)
 	GROUP BY a.datname
 	UNION ALL
-	SELECT pg_catalog.current_database()::pg_catalog.text, n.nspname::pg_catalog.text, 0, NULL
-	FROM pg_catalog.pg_namespace n
-	WHERE n.nspname OPERATOR(pg_catalog.<>) $1::pg_catalog.text AND n.nspname OPERATOR(pg_catalog.!~) '^pg_'
-		AND EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.pronamespace OPERATOR(pg_catalog.=) n.oid AND p.proname OPERATOR(pg_catalog.=) 'acquire_lease')
-		AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace OPERATOR(pg_catalog.=) n.oid AND c.relname OPERATOR(pg_catalog.=) 'fencing_token_seq')
-		AND NOT n.oid OPERATOR(pg_catalog.=) ANY (
+	SELECT pg_catalog.current_database()::pg_catalog.text, n.nspname::pg_catalog.text, 0, NULL,
+		CASE WHEN n.oid OPERATOR(pg_catalog.=) ANY (
 			SELECT m.place
 			FROM (
 				SELECT s.oid, s.nspowner FROM pg_catalog.pg_namespace s
@@ -105,8 +101,13 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 				LEFT JOIN pg_catalog.pg_roles named ON named.oid OPERATOR(pg_catalog.=) m.maker
 				LEFT JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=)
 					CASE WHEN named.rolname OPERATOR(pg_catalog.=) 'pg_database_owner' THEN d.datdba ELSE m.maker END
-			WHERE (pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER') OR pg_catalog.pg_has_role(r.oid, own.nspowner, 'MEMBER')) IS NOT TRUE)
-	ORDER BY 2 NULLS LAST, 3 DESC, 1 LIMIT 20`
+			WHERE (pg_catalog.pg_has_role(r.oid, session_user, 'MEMBER') OR pg_catalog.pg_has_role(r.oid, own.nspowner, 'MEMBER')) IS NOT TRUE)
+		THEN pg_catalog.pg_get_userbyid(n.nspowner)::pg_catalog.text END
+	FROM pg_catalog.pg_namespace n
+	WHERE n.nspname OPERATOR(pg_catalog.<>) $1::pg_catalog.text AND n.nspname OPERATOR(pg_catalog.!~) '^pg_'
+		AND EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.pronamespace OPERATOR(pg_catalog.=) n.oid AND p.proname OPERATOR(pg_catalog.=) 'acquire_lease')
+		AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace OPERATOR(pg_catalog.=) n.oid AND c.relname OPERATOR(pg_catalog.=) 'fencing_token_seq')
+	ORDER BY 5 NULLS FIRST, 2 NULLS LAST, 3 DESC, 1 LIMIT 20`
 
 // TableLocks tells who has locked one of some tables of a schema in one of some modes, or wants to: the process or the
 // prepared transaction, its table, what pg_stat_activity shows of it, whom it waits for itself (everybody else queues

@@ -4,6 +4,7 @@ package standby
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -21,8 +22,9 @@ func Cut(t *testing.T, url string, ask func(*pgxpool.Pool) error) error {
 	defer look.Close()
 	config := must.Get(pgxpool.ParseConfig(url))(t)
 	var once sync.Once
+	var isCut atomic.Bool // until then whoever waits is cut's probe
 	config.PrepareConn = func(ctx context.Context, _ *pgx.Conn) (whole bool, err error) {
-		once.Do(func() { err = cut(ctx, look) })
+		once.Do(func() { err = cut(ctx, look); isCut.Store(err == nil) })
 		return err == nil, err
 	}
 	pool := must.Get(pgxpool.NewWithConfig(t.Context(), config))(t)
@@ -31,7 +33,9 @@ func Cut(t *testing.T, url string, ask func(*pgxpool.Pool) error) error {
 	answer := must.Go(func() error { return ask(pool) })
 	pgtest.Eventually(t, "a wait for the standby", func() (waits bool) {
 		const commits = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')"
-		must.Note(t, look.QueryRow(t.Context(), commits).Scan(&waits))
+		if isCut.Load() {
+			must.Note(t, look.QueryRow(t.Context(), commits).Scan(&waits))
+		}
 		return waits || len(answer) > 0
 	})
 	if len(answer) > 0 {

@@ -27,23 +27,26 @@ func MutexBefore(ctx context.Context, etcd *clientv3.Client, pool *pgxpool.Pool)
 	return report.Write(ctx, pool)
 }
 
-// ElectionBefore leads until work returns. When ctx ends, work must return within 20 s: the session is not renewed any
-// more.
+// ElectionBefore leads until work returns.
 func ElectionBefore(ctx context.Context, etcd *clientv3.Client, me string, work func(context.Context) error) error {
-	session, err := concurrency.NewSession(etcd, concurrency.WithTTL(30), concurrency.WithContext(ctx))
+	granted, err := etcd.Grant(ctx, 30)
 	if err != nil {
 		return err
 	}
-	defer session.Close()
-	election := concurrency.NewElection(session, "/leaders/reporter/")
-	if err := election.Campaign(ctx, me); err != nil {
+	session, err := concurrency.NewSession(etcd, concurrency.WithLease(granted.ID))
+	if err != nil {
 		return err
 	}
 	defer func() { // for 5 s at most: TCP notices only after minutes that etcd is cut off
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		_ = election.Resign(ctx) // at worst it ends with the session
+		session.Orphan()                         // it was renewed until here
+		_, _ = etcd.Revoke(ctx, session.Lease()) // with the candidate's key; at worst it ends by itself
 	}()
+	election := concurrency.NewElection(session, "/leaders/reporter/")
+	if err := election.Campaign(ctx, me); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(session.Ctx(), cancel)() // the lease is lost

@@ -17,20 +17,24 @@ import (
 // MutexDuring holds the lease and the old lock.
 func MutexDuring(ctx context.Context, client *pglock.Client, store *fencedstore.Store, etcd *clientv3.Client) error {
 	return client.Do(ctx, "nightly", func(ctx context.Context, lease *pglock.Lease) error {
-		session, err := concurrency.NewSession(etcd, concurrency.WithTTL(30), concurrency.WithContext(ctx))
+		granted, err := etcd.Grant(ctx, 30)
 		if err != nil {
 			return err
 		}
-		defer session.Close()
-		mutex := concurrency.NewMutex(session, "/locks/nightly/")
-		if err := mutex.Lock(ctx); err != nil {
+		session, err := concurrency.NewSession(etcd, concurrency.WithLease(granted.ID))
+		if err != nil {
 			return err
 		}
 		defer func() { // for 5 s at most: TCP notices only after minutes that etcd is cut off
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer cancel()
-			_ = mutex.Unlock(ctx) // at worst it ends with the session
+			session.Orphan()                         // it was renewed until here
+			_, _ = etcd.Revoke(ctx, session.Lease()) // with the lock's key; at worst it ends by itself
 		}()
+		mutex := concurrency.NewMutex(session, "/locks/nightly/")
+		if err := mutex.Lock(ctx); err != nil {
+			return err
+		}
 		return store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 			if err := report.Write(ctx, tx); err != nil {
 				return err

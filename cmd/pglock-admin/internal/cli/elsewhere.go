@@ -27,6 +27,9 @@ func (o *Options) perhapsElsewhere(ctx context.Context, pool *pgxpool.Pool, err 
 		return err
 	}
 	p := places[0]
+	if last := places[len(places)-1]; p.Schema == "" && last.Schema != "" {
+		p = last // here is likelier than elsewhere
+	}
 	text := fmt.Sprintf("this database has no pglock in schema %s, but schema %s has it", shown.Word(o.Schema),
 		shown.Word(p.Schema))
 	hint := o.There(o.again, p.Schema, "")
@@ -34,6 +37,10 @@ func (o *Options) perhapsElsewhere(ctx context.Context, pool *pgxpool.Pool, err 
 		text = fmt.Sprintf("this is probably the wrong database: it has no pglock, and programs that use pglock are "+
 			"connected to database %s of the same server", shown.Word(p.Database))
 		hint = o.There(o.again, "", p.Database)
+	}
+	if p.Owner != "" { // whoever looks there runs what that role has made
+		return &Advised{Code: ExitSchema, Text: text + " and belongs to " + shown.Word(p.Owner),
+			Hint: "if that role may make functions for you: the same command with --schema " + shown.Argument(p.Schema)}
 	}
 	if o.LeavesOut(hint) {
 		hint += " (" + PasswordFirst + ")"
