@@ -290,7 +290,7 @@ DECLARE
   head  locks;
   g     grants;
   gone  waiters;
-  ahead bigint[];                                        -- the first tickets, before any of these has gone
+  ahead bigint[];                                        -- the first tickets, before all but one of these went
   w     waiters;                                         -- one of them that had a ticket, best an exclusive one
   r     record;
   mine  boolean := false;                                -- a grant had come
@@ -303,14 +303,14 @@ BEGIN
   ELSE
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
-  ahead := ARRAY(SELECT q.ticket FROM waiters q WHERE q.name = p_name AND q.ticket > coalesce(head.served, 0)
-    AND EXISTS (SELECT FROM waiters o WHERE o.grant_id = ANY (p_grant_ids) AND o.name = p_name)
-    ORDER BY q.ticket LIMIT 99);
   FOR i IN 1..cardinality(p_grant_ids) LOOP
     DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.* INTO gone;
     CONTINUE WHEN NOT FOUND;
     w := CASE WHEN w.mode = 'exclusive' THEN w ELSE gone END;
-    places[i] := (SELECT count(*) + 1 FROM unnest(ahead) t WHERE t < gone.ticket);
+    ahead := coalesce(ahead, gone.ticket || ARRAY(SELECT q.ticket FROM waiters q WHERE q.name = p_name
+      AND q.ticket > coalesce(head.served, 0) ORDER BY q.ticket LIMIT 99));
+    places[i] := LEAST(100, (SELECT count(*) + 1 FROM unnest(ahead) t
+      WHERE t < gone.ticket AND t > coalesce(head.served, 0)));
   END LOOP;
   IF NOT p_spend THEN
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
