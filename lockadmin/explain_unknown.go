@@ -16,9 +16,10 @@ import (
 )
 
 // Places tells where else on the server pglock is in use: databases to which clients of pglock are connected, and other
-// schemas of this database that have its functions, if nobody could have made them who cannot act as this user, or as
-// the owner of the schema of WithSchema, anyway. Connections count that have the application_name which pglock gives
-// them, if no connection to this database has the same. It needs no schema of pglock, and no Admin.
+// schemas of this database that have its functions. It runs none of them. Where somebody may have made them who cannot
+// act as this user, or as the owner of the schema of WithSchema, anyway, the place has an Owner and comes last.
+// Connections count that have the application_name which pglock gives them, if no connection to this database has the
+// same. It needs no schema of pglock, and no Admin.
 //
 // Errors: pglock.ErrInvalid, or the failure to connect.
 func Places(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Elsewhere, error) {

@@ -225,7 +225,7 @@ type Elsewhere struct {
 	Holds        bool     `json:"holds,omitempty"`  // the schema has a lock of the name
 	Connections  int      `json:"connections,omitempty"`
 	Applications []string `json:"applications,omitempty"` // some of their names
-	// who owns the schema, if others than the user could have made functions there, which whoever looks would run; else
-	// empty. Explain names no such schema
+	// who owns the schema, if others than the user may have made functions there: whoever looks would run them. Explain
+	// leaves such a schema out
 	Owner string `json:"owner,omitempty"`
 }

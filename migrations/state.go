@@ -26,7 +26,7 @@ type found struct {
 	enters                     bool // the user has USAGE on the schema
 	member                     bool // of pglock_user, with NOINHERIT
 	mayMakeRoles               bool // or has them already
-	mayNote                    bool // to write to golang-migrate's table gives nobody the rights of a superuser
+	mayNote                    bool // what runs on a write to golang-migrate's table gains no rights by it
 }
 
 // facts names the schema of each function of the server for whose arguments there could be a better match elsewhere:
