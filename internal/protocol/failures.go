@@ -27,11 +27,16 @@ const (
 
 // State returns the SQLSTATE of a server's error, from any driver whose error type has a method SQLState, or "".
 func State(err error) string {
-	var e interface{ SQLState() string }
-	if errors.As(err, &e) {
+	if e, is := errors.AsType[stateError](err); is {
 		return e.SQLState()
 	}
 	return ""
+}
+
+// stateError is an error with an SQLSTATE.
+type stateError interface {
+	error
+	SQLState() string
 }
 
 // The fields of a server's error that the protocol uses.
@@ -50,8 +55,8 @@ const (
 // Field returns a field of a server's error, from lib/pq, or from any driver whose errors have a method SQLState and
 // fields with pgx's names, as in each version of pgx; or "".
 func Field(err error, name byte) string {
-	var e interface{ SQLState() string }
-	if !errors.As(err, &e) {
+	e, is := errors.AsType[stateError](err)
+	if !is {
 		return ""
 	}
 	if pq, is := e.(interface{ Get(byte) string }); is {
@@ -105,17 +110,18 @@ func LockedOut(err error) bool { return State(err) == "55P03" }
 // ConnectionLost reports whether the connection ended, or there was none, rather than that the server refused: the
 // statement may have been carried out.
 func ConnectionLost(err error) bool {
-	var connect *pgconn.ConnectError
-	switch state := State(err); {
-	case err == nil:
+	if err == nil {
 		return false
+	}
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	switch state := State(err); {
 	case state == "", errors.Is(err, ErrUnconfirmed):
 		return true
 	case strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "08"), state == stateNoSlot:
 		return true // terminated by an administrator, a crash, a starting server, a broken protocol, no free slot
 	case severity(err) == "PANIC": // a crash, whatever was refused
 		return true
-	case !errors.As(err, &connect) && severity(err) != "FATAL": // the server, or a pooler, goes on
+	case !connecting && severity(err) != "FATAL": // the server, or a pooler, goes on
 		return false
 	default: // poolers have many ways to say that they are full, and drivers to say that a login was refused
 		refused := func(class string) bool { return strings.HasPrefix(state, class) }

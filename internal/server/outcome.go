@@ -13,15 +13,15 @@ import (
 
 // NeverSent reports whether the request did not reach a server at all.
 func NeverSent(err error) bool {
-	var connect *pgconn.ConnectError
-	var unsent *coalesce.NotSentError
-	return errors.As(err, &connect) || errors.As(err, &unsent)
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	_, unsent := errors.AsType[*coalesce.NotSentError](err)
+	return connecting || unsent
 }
 
 // AnswerLost reports that a request was sent and may have been carried out, but its answer will never come.
 func AnswerLost(err error) bool {
-	var left *coalesce.LeftError
-	return protocol.ConnectionLost(err) && !NeverSent(err) && !errors.As(err, &left)
+	_, left := errors.AsType[*coalesce.LeftError](err)
+	return protocol.ConnectionLost(err) && !NeverSent(err) && !left
 }
 
 // Lasting reports whether the error would come again and again: the pool is closed, or the server refuses the request
