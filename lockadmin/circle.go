@@ -19,11 +19,11 @@ func (w Wait) inTurn() bool { return w.held() == w.Holds && !w.SameOwner }
 func (w Wait) which() string {
 	switch {
 	case w.By != "":
-		return say("which lies above or below %s, and that %s has", word(w.By), w.Holder)
+		return say("which lies above or below %s, and that %s has", word(w.By), label(w.Holder))
 	case w.Holder == "":
 		return "which nobody holds at this moment"
 	}
-	return shown.Either(w.AnyOf, "of which "+w.Holder+" has a place", "which "+w.Holder+" holds")
+	return shown.Either(w.AnyOf, "of which "+label(w.Holder)+" has a place", "which "+label(w.Holder)+" holds")
 }
 
 // standing is how long every lease and every wait of a circle of programs must have lasted to be worth a word. Nobody

@@ -94,10 +94,10 @@ func (o Obstacle) Place(lock string) string {
 
 func (l *look) told(o Obstacle) string {
 	if o.Token == 0 {
-		return say("%s came before, with ticket %d for %s, which lies %s, and has waited for %s", o.Holder, o.Ticket,
-			treeText(o.Lock, o.Subtree), o.Place(l.Lock), o.For)
+		return say("%s came before, with ticket %d for %s, which lies %s, and has waited for %s", label(o.Holder),
+			o.Ticket, treeText(o.Lock, o.Subtree), o.Place(l.Lock), o.For)
 	}
-	return say("%s holds %s, which lies %s, with token %d, and has had it for %s", o.Holder, treeText(o.Lock,
+	return say("%s holds %s, which lies %s, with token %d, and has had it for %s", label(o.Holder), treeText(o.Lock,
 		o.Subtree), o.Place(l.Lock), int64(o.Token), o.For)
 }
 
@@ -105,12 +105,12 @@ func (l *look) treeVerdict() {
 	first, o := l.Queue.Alive, l.Obstacles[0]
 	v := Verdict{Kind: whySubtree, Severity: SeverityBusy, Who: o.Holder, Since: first.Since}
 	v.Text = say("Nobody holds %s, and %s has waited for %s for %s: something is in the way. %s.", l.lock(),
-		first.Holder, shown.Either(first.Subtree, "it and all names below it", "it"), first.Waiting,
+		label(first.Holder), shown.Either(first.Subtree, "it and all names below it", "it"), first.Waiting,
 		l.told(o))
 	v.Text += more(len(l.Obstacles)-1, " 1 more is in the way, too.", " %d more are in the way, too.")
 	v.Text += l.elsewhere()
 	v.Because = "A subtree and what lies below it exclude each other, and whoever came first has it first."
-	v.IfNothing = say("%s gets the lock when nothing is in its way any more.", first.Holder)
+	v.IfNothing = say("%s gets the lock when nothing is in its way any more.", label(first.Holder))
 	v.Steps = []Step{again("The cause is there: look at that lock.", o.Lock), again("Then at this one again.", l.Lock)}
 	l.add(v)
 }
@@ -133,5 +133,5 @@ func (l *look) elsewhere() string {
 	}
 	o := l.Obstructed[0]
 	return say(" It is in the way of %s: %s has waited for lock %s for %s.", count(n, "request")+" for other locks",
-		o.Holder, word(o.Lock), o.Waiting)
+		label(o.Holder), word(o.Lock), o.Waiting)
 }

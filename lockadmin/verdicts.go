@@ -99,6 +99,15 @@ func word(name string) string {
 	return name
 }
 
+// label is what a program or a person calls itself, within a sentence: in quotes if it could be read as a part of the
+// sentence. A connection of pglock's calls itself pglock and the label.
+func label(s string) string {
+	if s == "" || strings.ContainsAny(strings.TrimPrefix(s, "pglock "), " \t\n\"") {
+		return `"` + s + `"`
+	}
+	return s
+}
+
 // rowLocked reports whether a verdict is about somebody who has locked the lock's row.
 func (l *look) rowLocked() bool {
 	return l.has(whyRow) || l.has(whyPrepared) && len(l.using(BackendRow)) > 0
@@ -136,15 +145,15 @@ func (l *look) alive() int {
 
 func (l *look) next() string {
 	if l.Queue.Alive == nil && len(l.Obstructed) > 0 {
-		return say("then it is no longer in the way of %s", l.Obstructed[0].Holder)
+		return say("then it is no longer in the way of %s", label(l.Obstructed[0].Holder))
 	}
 	if l.Queue.Alive == nil {
 		return "then it is free: nobody waits for it"
 	}
 	if others := l.alsoWaitsFor(); others != "" {
-		return say("then %s still waits for %s", l.Queue.Alive.Holder, others)
+		return say("then %s still waits for %s", label(l.Queue.Alive.Holder), others)
 	}
-	return say("then %s gets it, the first of %s", l.Queue.Alive.Holder, count(l.alive(), "waiter"))
+	return say("then %s gets it, the first of %s", label(l.Queue.Alive.Holder), count(l.alive(), "waiter"))
 }
 
 // alsoWaitsFor is what keeps the lock from the first in the queue when one lease has ended; "": nothing.
@@ -184,9 +193,9 @@ func (l *look) breakHolder(h HolderFacts, reason string) Step {
 func (l *look) breakStep(name string, token pglock.Token, holder, reason string) Step {
 	effect := say("Takes the lock away at once. It stops no program: if %s still runs, it goes on until it "+
 		"notices. The fence refuses its later writes; what it does without a fence, such as files and mails, nothing "+
-		"refuses.", holder)
+		"refuses.", label(holder))
 	if name == l.Lock && l.Queue.Alive != nil && l.alsoWaitsFor() == "" {
-		effect = strings.Replace(effect, "at once.", say("at once and gives it to %s.", l.Queue.Alive.Holder), 1)
+		effect = strings.Replace(effect, "at once.", say("at once and gives it to %s.", label(l.Queue.Alive.Holder)), 1)
 	}
 	return Step{Do: "Take the lock away from this holder.", Run: RunAdmin,
 		Command: say("break %s --token %d --reason %s", shown.Name(name), int64(token), shown.Argument(reason)),
@@ -221,7 +230,7 @@ func (l *look) connection(h HolderFacts) string {
 		facts = append(facts, "comes over a local socket")
 	}
 	if b.Application != "" {
-		facts = append(facts, "calls itself "+b.Application)
+		facts = append(facts, "calls itself "+label(b.Application))
 	}
 	told := say("Its heartbeat connection (server process %d)", b.PID)
 	if len(facts) > 0 {
@@ -262,12 +271,12 @@ func (l *look) process(h HolderFacts) (host, pid string) {
 func (l *look) find(h HolderFacts, effect string) Step {
 	host, pid := l.process(h)
 	if pid == "" {
-		return Step{Do: "Find the program. Its label is " + h.Holder + ".",
+		return Step{Do: "Find the program. Its label is " + label(h.Holder) + ".",
 			Effect: strings.TrimSpace(l.connection(h) + " " + effect)}
 	}
 	_, labelled := labelParts(h.Holder)
-	label := shown.Either(labelled == "", " with the label "+h.Holder, "")
-	return Step{Do: say("Look at the program%s. Run this on host %s.", label, host), Run: RunShell,
+	its := shown.Either(labelled == "", " with the label "+label(h.Holder), "")
+	return Step{Do: say("Look at the program%s. Run this on host %s.", its, host), Run: RunShell,
 		Command: "ps -o pid,stat,etime,args -p " + pid,
 		Effect:  strings.TrimSpace(claimed + "No process there means that the program is dead. " + effect)}
 }
@@ -277,7 +286,8 @@ func (l *look) heldVerdict() {
 		return
 	}
 	h := l.Holders[0]
-	v := Verdict{Kind: whyHeld, Severity: SeverityOK, Text: l.heldBy(h.Holder), Who: h.Holder, Since: h.AcquiredAt}
+	v := Verdict{Kind: whyHeld, Severity: SeverityOK, Text: l.heldBy(label(h.Holder)), Who: h.Holder,
+		Since: h.AcquiredAt}
 	switch {
 	case len(l.Holders) > 1:
 		v.Text = say("%s has %s, and all of them renew in time.", l.lock(), count(len(l.Holders), "holder"))
@@ -286,7 +296,7 @@ func (l *look) heldVerdict() {
 		}
 		for _, h := range l.Holders {
 			if h.Life == LifeUnknown && gone(h) {
-				v.Text += say(" The connection of %s has ended since its last sign of life, %s ago.", h.Holder,
+				v.Text += say(" The connection of %s has ended since its last sign of life, %s ago.", label(h.Holder),
 					h.Silent)
 			}
 		}
@@ -316,7 +326,7 @@ func (l *look) heldVerdict() {
 		}
 	}
 	if b := l.lastBreak(); b != nil && l.At.Sub(b.At) < recently && b.Token < h.Token {
-		v.Text += say(" %s broke the lease of %s %s ago.", b.Actor, b.Holder, l.At.Sub(b.At))
+		v.Text += say(" %s broke the lease of %s %s ago.", label(b.Actor), label(b.Holder), l.At.Sub(b.At))
 		if strings.HasPrefix(b.Reason, circleReason) {
 			v.Text += " The deadlock is gone: the holder no longer waits in a circle."
 		}
@@ -336,7 +346,7 @@ func asItShould(since, due time.Duration) string {
 func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	first := l.Queue.Alive
 	v.Kind, v.Severity, v.Since = whySlow, SeverityBusy, first.Since
-	v.Text += shown.Either(waiting == 1, say(" %s has waited for it for %s", first.Holder, first.Waiting),
+	v.Text += shown.Either(waiting == 1, say(" %s has waited for it for %s", label(first.Holder), first.Waiting),
 		say(" %d wait for it, the first of them for %s", waiting, first.Waiting))
 	if first.Waiting > 2*h.HeldFor && first.Waiting > 10*time.Second {
 		v.Text += ", mostly for earlier holders"
@@ -344,12 +354,12 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	v.Text += "." + l.elsewhere()
 	if h.Mode == pglock.ModeShared && first.Mode == pglock.ModeExclusive {
 		v.Text += say(" Readers hold the lock, and the first in the queue, %s, wants it alone: it waits for "+
-			"all of them.", first.Holder)
+			"all of them.", label(first.Holder))
 		v.Text += more(l.readers, " 1 reader waits behind it.", " %d readers wait behind it.")
 		v.Text += " Whoever asks to read now does not pass it either."
 	}
 	v.Because = say("Nothing in PostgreSQL blocks the holder as far as can be seen, and the queue is in order. %s "+
-		"has held the lock for %s.", h.Holder, h.HeldFor)
+		"has held the lock for %s.", label(h.Holder), h.HeldFor)
 	v.IfNothing = "The waiters get the lock in their order."
 	l.besidesTree(v)
 	if l.Queue.HandedPast {
@@ -357,8 +367,8 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 		return
 	}
 	if w := l.perhapsWaits(); w != nil {
-		by := shown.Either(w.Holder != "", " of "+w.Holder, "")
-		v.Text += say(" %s itself has waited for lock %s%s for %s.", w.Waiter, word(w.For), by, w.Waiting)
+		by := shown.Either(w.Holder != "", " of "+label(w.Holder), "")
+		v.Text += say(" %s itself has waited for lock %s%s for %s.", label(w.Waiter), word(w.For), by, w.Waiting)
 		v.Because += " Whether its work under this lock is what waits for the other one cannot be seen: another line " +
 			"of its work may wait, or it asked without the context of its lease."
 		v.Steps = append(v.Steps, again("If it is the same work, the cause is there: look at that lock.", w.For))
@@ -397,7 +407,7 @@ func (l *look) slowSteps(h HolderFacts, waiting time.Duration) []Step {
 
 // handedPast is about holders that choose who comes next, past the first in the queue.
 func (l *look) handedPast(v *Verdict, h HolderFacts) {
-	first := l.Queue.Alive.Holder
+	first := label(l.Queue.Alive.Holder)
 	v.Kind, v.Severity = whyHandedPast, SeverityNote
 	if n := l.Queue.HandOvers; n != nil {
 		v.Text += say(" Since then it was handed over %s (HandOver), also past %s.", count(*n, "time"), first)
@@ -406,7 +416,7 @@ func (l *look) handedPast(v *Verdict, h HolderFacts) {
 			"often: at level all it would.", first)
 	}
 	v.Because = say("Sure: the lock was granted to a ticket that came later. Nothing in PostgreSQL blocks the holder "+
-		"as far as can be seen. %s has held the lock for %s.", h.Holder, h.HeldFor)
+		"as far as can be seen. %s has held the lock for %s.", label(h.Holder), h.HeldFor)
 	v.IfNothing = say("%s gets the lock when a holder releases it. As long as they hand it over, nobody "+
 		"knows when that is.", first)
 	v.Steps = []Step{{Do: "If that is not meant, let the programs release the lock instead. A release gives it to " +

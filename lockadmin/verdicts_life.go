@@ -64,7 +64,7 @@ func (l *look) pulseVerdict(h HolderFacts) {
 			of, lasts = "it has given no sign of life since it got the lock %s ago", h.HeldFor
 		}
 	}
-	held, sure := l.heldBy(h.Holder), say("Sure that it %s.", does)
+	held, sure := l.heldBy(label(h.Holder)), say("Sure that it %s.", does)
 	of, since := say(of+"; it should every %s", lasts, every), shown.Age(lasts)
 	v := Verdict{Severity: l.grave(), IfNothing: say("In %s the lease ends; %s.", h.Remaining, l.next()), Who: h.Holder,
 		Since: h.RenewedAt}

@@ -19,14 +19,15 @@ func (l *look) circleVerdict() {
 	}
 	var links []string
 	for _, w := range l.Circle {
-		links = append(links, say("%s holds %s and waits for %s, %s", w.Waiter, word(w.Holds), word(w.For), w.which()))
+		links = append(links, say("%s holds %s and waits for %s, %s", label(w.Waiter), word(w.Holds), word(w.For),
+			w.which()))
 	}
 	last := slices.MinFunc(l.Circle, func(a, b Wait) int { return cmp.Compare(a.Waiting, b.Waiting) })
 	v := Verdict{Kind: whyCircle, Severity: SeverityStuck, Who: strings.Join(programs(l.Circle), ", "),
 		Since: l.since(last.Waiting)} // a deadlock lasts since its last wait began
 	v.Text = say("A deadlock: %s.", strings.Join(links, "; "))
 	if len(l.Circle) == 1 {
-		v.Text = say("A deadlock: %s holds %s and waits for the same lock.", l.Circle[0].Waiter, l.lock())
+		v.Text = say("A deadlock: %s holds %s and waits for the same lock.", label(l.Circle[0].Waiter), l.lock())
 	}
 	v.Because = "Sure: in each of these programs the line of work that holds is the one that waits. The newest " +
 		"waiter should have got ErrDeadlock within a second, so that program is probably stopped." +
@@ -78,15 +79,16 @@ func (l *look) breakLeast() Step {
 	step := l.breakStep(w.held(), w.Token, w.Holder, circleReason+shown.Text(waiter))
 	step.Do = "Or break one lease."
 	step.Effect = say("%s loses %s at once, and its fenced writes are refused: its work under that lock is lost and "+
-		"must be done again. %s gets the lock, ends its work, and lets go of both.", w.Holder, word(w.held()), waiter)
+		"must be done again. %s gets the lock, ends its work, and lets go of both.", label(w.Holder), word(w.held()),
+		label(waiter))
 	if len(l.Circle) > 1 {
 		step.Do = say("Or break one lease. That of %s costs the least work, going by the time: it has held its lock "+
-			"for %s.", w.Holder, w.HeldFor)
+			"for %s.", label(w.Holder), w.HeldFor)
 		var others []string
 		for n, o := range l.Circle {
 			if n != least {
-				others = append(others, say("%s, token %d, held by %s for %s", word(o.held()), int64(o.Token), o.Holder,
-					o.HeldFor))
+				others = append(others, say("%s, token %d, held by %s for %s", word(o.held()), int64(o.Token),
+					label(o.Holder), o.HeldFor))
 			}
 		}
 		step.Effect += " The others: " + strings.Join(others, "; ") + "."
@@ -96,7 +98,7 @@ func (l *look) breakLeast() Step {
 
 func programs(waits []Wait) (all []string) {
 	for _, w := range waits {
-		if p := w.Waiter; !slices.Contains(all, p) {
+		if p := label(w.Waiter); !slices.Contains(all, p) {
 			all = append(all, p)
 		}
 	}
@@ -112,10 +114,10 @@ func (l *look) waitsVerdict() {
 			continue
 		}
 		v := Verdict{Kind: whyWaits, Severity: l.grave(), Who: w.Waiter, Since: l.since(w.Waiting)}
-		v.Text = l.heldBy(w.Waiter) + say(", which waits itself: for lock %s, %s. It has waited for %s.", word(w.For),
-			w.which(), w.Waiting)
+		v.Text = l.heldBy(label(w.Waiter)) + say(", which waits itself: for lock %s, %s. It has waited for %s.",
+			word(w.For), w.which(), w.Waiting)
 		v.Because = "Sure: it has a ticket in the queue of that lock, and the same line of work holds this one."
-		v.IfNothing = say("%s goes on when it gets %s, and lets go of %s after its work.", w.Waiter,
+		v.IfNothing = say("%s goes on when it gets %s, and lets go of %s after its work.", label(w.Waiter),
 			word(w.For), l.lock())
 		v.Steps = []Step{again("The cause is there: look at that lock.", w.For),
 			again("Then at this one again.", l.Lock)}
@@ -162,19 +164,19 @@ func (l *look) freeVerdicts() {
 		// without the right to read them, a break looks the same
 		how := shown.Either(l.Events == nil, "by a release or a break", "by a release")
 		v.Text = say("%s is free: nobody holds it, and nobody waits for it. The last holder was %s; its lease ended "+
-			"%s ago, %s.", l.lock(), last.Holder, l.At.Sub(ended), how)
+			"%s ago, %s.", l.lock(), label(last.Holder), l.At.Sub(ended), how)
 	default:
 		v.Text = say("%s is free: nobody holds it, and nobody waits for it. The last holder was %s; its lease ran "+
-			"out %s ago, without a release.", l.lock(), last.Holder, l.At.Sub(last.ExpiresAt))
+			"out %s ago, without a release.", l.lock(), label(last.Holder), l.At.Sub(last.ExpiresAt))
 		v.Because = "A lease that runs out without a release means that its program died, was stopped, or lost its " +
 			"connection for too long."
 	}
 	if b := l.lastBreak(); b != nil && b.NewToken >= last.Token {
 		ago := l.At.Sub(b.At)
 		v.Text = say("%s is free: %s broke the lease of %s %s ago. Nobody holds it now, and nobody waits for it.",
-			l.lock(), b.Actor, b.Holder, ago)
+			l.lock(), label(b.Actor), label(b.Holder), ago)
 		v.Because = say("The reason they gave: %s. The break stopped no program: if %s still runs, its fenced writes "+
-			"are refused, and whatever it does without a fence goes on.", b.Reason, b.Holder)
+			"are refused, and whatever it does without a fence goes on.", b.Reason, label(b.Holder))
 		if ago < recently {
 			v.Kind, v.Severity, v.Who, v.Since = whyBroken, SeverityNote, b.Actor, b.At
 		}
@@ -188,8 +190,8 @@ func (l *look) freeVerdicts() {
 }
 
 // oldProgram is what to do about the program whose lease was broken; nothing if its label does not say which it is.
-func oldProgram(label string) []Step {
-	host, pid := labelParts(label)
+func oldProgram(holder string) []Step {
+	host, pid := labelParts(holder)
 	if pid == "" {
 		return nil
 	}
@@ -234,7 +236,7 @@ func (l *look) betweenVerdict() {
 	if since > 3*time.Second {
 		v.Kind, v.Severity = whyTurn, SeverityStuck
 		v.Text = say("Nobody has held %s for %s, although %s for it. It is the turn of %s, which does not take it.",
-			l.lock(), since, waitWord(l.alive()), first.Holder)
+			l.lock(), since, waitWord(l.alive()), label(first.Holder))
 		v.Because = "That program has shown a sign of life not long ago. Probably it was stopped or cut off since then."
 		v.IfNothing = "When it gives no sign of life for 10s (by default), the queue passes over it."
 		v.Steps = []Step{again("Wait ten seconds, and look again.", l.Lock),
@@ -322,7 +324,7 @@ func (l *look) pastVerdicts() {
 		if h.SlowestRenewal > h.TTL*6/10 {
 			l.add(Verdict{Kind: whyGap, Severity: SeverityWarning,
 				Text: say("%s has nearly lost %s before: once it did not renew for %s, and the lease lasts %s.",
-					h.Holder, l.lock(),
+					label(h.Holder), l.lock(),
 					shown.Age(h.SlowestRenewal), shown.Duration(h.TTL)),
 				Because: "Sure: the server measures it. The program paused, or it could not reach the server.",
 				Steps: []Step{{Do: "Find out what paused it (garbage collection, a busy machine, the network), or " +
@@ -341,7 +343,7 @@ func (l *look) pastVerdicts() {
 			if len(bySlot[e.Slot]) > len(lost) {
 				lost = bySlot[e.Slot]
 			}
-			if who := e.Holder; !slices.Contains(holders, who) && len(holders) < 3 {
+			if who := label(e.Holder); !slices.Contains(holders, who) && len(holders) < 3 {
 				holders = append(holders, who)
 			}
 		}

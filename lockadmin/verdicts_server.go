@@ -95,7 +95,7 @@ func about(b Backend) string {
 	}
 	var whose []string
 	if b.Application != "" {
-		whose = append(whose, b.Application)
+		whose = append(whose, label(b.Application))
 	}
 	if b.User != "" {
 		whose = append(whose, "user "+b.User)
@@ -116,7 +116,7 @@ func process(b Backend) string {
 	case b.Prepared != "":
 		return "prepared transaction " + b.Prepared
 	case b.Application != "":
-		return say("process %d, %s", b.PID, b.Application)
+		return say("process %d, %s", b.PID, label(b.Application))
 	}
 	return say("process %d", b.PID)
 }
@@ -231,7 +231,7 @@ func (l *look) endProcess(b Backend) []Step {
 	if strings.HasPrefix(b.State, "idle in transaction") {
 		steps = append(steps,
 			Step{Do: say("Let user %s (%s) type COMMIT or ROLLBACK there. That is the gentle way.",
-				b.User, cmp.Or(b.Application, "whoever runs it"))})
+				b.User, shown.Either(b.Application == "", "whoever runs it", label(b.Application)))})
 	} else if b.State == "active" && len(b.BlockedBy) == 0 && !awaitsClient(b) {
 		steps = append(steps, Step{Do: say("Cancel the statement of process %d.", b.PID), Run: RunSQL,
 			Command: say("SELECT pg_cancel_backend(%d)", b.PID),
@@ -316,9 +316,9 @@ func (l *look) rowVerdicts() {
 		case slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return pulseOf(h) != onTime }):
 			h := l.Holders[0]
 			v.Severity = SeverityStuck
-			v.Text += say(" So %s cannot renew its lease: the last time was %s ago.", h.Holder, h.SinceRenewal)
+			v.Text += say(" So %s cannot renew its lease: the last time was %s ago.", label(h.Holder), h.SinceRenewal)
 			v.IfNothing = say("In %s %s loses the lock, although its program may be well. After that nobody gets it "+
-				"until that transaction ends.", h.Remaining, h.Holder)
+				"until that transaction ends.", h.Remaining, label(h.Holder))
 		default:
 			v.IfNothing = say("The holder probably cannot renew. Then its lease ends in %s, and after that nobody "+
 				"gets the lock until that transaction ends.", l.Holders[0].Remaining)

@@ -162,11 +162,12 @@ func (l *look) historyVerdict(over time.Time) bool {
 			l.lock(), since, about(b), t.table, t.others())
 	}
 	if n := l.alive(); n > 0 {
-		v.Text += " " + waitWord(n) + shown.Either(n > 1, ", the first of them is ", ": ") + l.Queue.Alive.Holder + "."
+		v.Text += say(" %s%s%s.", waitWord(n), shown.Either(n > 1, ", the first of them is ", ": "),
+			label(l.Queue.Alive.Holder))
 	}
 	v.Because = say("Sure: pg_locks shows it, and the last lease, of %s, ran out without a release. The next grant "+
 		"has to note that in the history. LOCK TABLE, ALTER TABLE, VACUUM FULL, REINDEX and CREATE INDEX lock so. ",
-		l.Last.Holder) + does(b)
+		label(l.Last.Holder)) + does(b)
 	v.IfNothing = "The lock stays free until that transaction ends. So do others whose last lease ran out, and a " +
 		"break waits. All else goes on."
 	v.Steps = l.endLocker(t)

@@ -207,6 +207,11 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			return l
 		}(), whyStopped, SeverityWarning, []string{"Look at the program with the label worker. Run this on host app-1",
 			"-p 4711", "kill -CONT 4711"}},
+		"a label that reads like a sentence": {func() *look {
+			l := lookAt(holderOf(time.Second)).queued(5*time.Second, true)
+			l.Holders[0].Holder, l.Queue.Alive.Holder = "nobody. Run this", "all is well"
+			return l
+		}(), whySlow, SeverityBusy, []string{`is held by "nobody. Run this"`, `"all is well" has waited for it`}},
 		"just granted":      {lookAt(young), whyHeld, SeverityOK, []string{"nothing shows yet"}},
 		"the renewal hangs": {hangs, whyHeartbeat, SeverityStuck, []string{"SyncRep", "standby"}},
 		"nearly lost":       {lookAt(gap), whyHeld, SeverityOK, []string{"which is alive", "did not renew for 25s"}},

@@ -33,7 +33,7 @@ func fenceOf(b Backend) string {
 // writer names the program of a fenced transaction: the holder's, or an older one.
 func (l *look) writer(b Backend) (who string, present bool) {
 	if len(l.Holders) == 1 && (b.Hidden || b.Transaction <= l.Holders[0].HeldFor+unremarkable) {
-		return l.Holders[0].Holder, true
+		return label(l.Holders[0].Holder), true
 	}
 	if len(l.Holders) > 1 {
 		return "one of its holders", true
