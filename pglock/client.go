@@ -68,7 +68,7 @@ type Client struct {
 	deadlineWake chan struct{} // 1-buffered: a lease ends before the planned look at the deadlines
 
 	// Each of these has its own mutex; none is held across I/O. Nested mutexes are taken in this order: leases, a
-	// Lease. Nothing is called under the others. That of observing is the last of all.
+	// Lease or the queue, an owner. Nothing is called under the others. That of observing is the last of all.
 	leases    *leases
 	calls     calls
 	queue     *queue.Queue

@@ -109,10 +109,11 @@
 //
 // An owner is one line of work that may hold several locks. Lease.Context carries it: a request under that context
 // has the same owner as the lease. Every other request has a new owner. An owner that asks for a lock that it holds
-// gets ErrSelfDeadlock at once, unless it asks WithNewOwner. If owners wait for each other in a circle, in any number
-// of processes, the one that queued last gets ErrDeadlock within a second; the others wait until it releases what it
-// holds. If several goroutines ask under one lease's context, all count as waiting when one of them waits. Circles
-// through requests whose context carries no lease, or through anything but locks, are not seen.
+// gets ErrSelfDeadlock at once, unless it asks WithNewOwner. While the server still has a lease of it that has ended
+// here, the lock is held, as by anybody else. If owners wait for each other in a circle, in any number of processes,
+// the one that queued last gets ErrDeadlock within a second; the others wait until it releases what it holds. If
+// several goroutines ask under one lease's context, all count as waiting when one of them waits. Circles through
+// requests whose context carries no lease, or through anything but locks, are not seen.
 //
 // # Promises
 //

@@ -53,7 +53,8 @@ var (
 type HeldError struct {
 	Lock string
 	// "" in a grace, or if nobody holds the lock: a waiter is next, or a transaction has locked its row, or grants of
-	// other locks take so long that nobody knows yet what a subtree would cover
+	// other locks take so long that nobody knows yet what a subtree would cover, or only the server still has a lease
+	// of the same owner
 	Holder string
 	// the lock that Holder holds, or with Token 0 waits for, if another is in the way: above, or below a subtree
 	// (WithSubtree)
@@ -75,7 +76,8 @@ func (e *HeldError) Error() string {
 			e.ExpiresAt.Format(time.RFC3339Nano))
 	case e.Holder == "":
 		return fmt.Sprintf("pglock: lock %q has no holder and is not free: a waiter is next, or a transaction has "+
-			"locked its row, or (for a subtree) is granting another lock", e.Lock)
+			"locked its row, or (for a subtree) is granting another lock, or only the server still has a lease of the "+
+			"same owner", e.Lock)
 	}
 	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d", e.Lock, e.Holder, e.Token)
 	switch {

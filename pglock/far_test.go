@@ -114,7 +114,7 @@ func TestOwnerThatIsGrantedALockWhileItIsFarIsLookedAfterWithinASecond(t *testin
 		q.others("report", 20)
 		c := startClient(t, s, trust.SystemClock())
 		for range 20 {
-			ctx := context.WithValue(t.Context(), ownerKey{}, &owner{})
+			ctx := context.WithValue(t.Context(), ownerKey{}, must.Get(newOwner())(t))
 			id, result := waiting(ctx, t, c, "report")
 			time.Sleep(10*time.Second + 10*time.Millisecond)
 			l := must.Get(c.TryAcquire(ctx, "free"))(t)

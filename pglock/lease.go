@@ -64,7 +64,7 @@ func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, t
 	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL,
 		class: classOf(r.TTL), grace: r.Grace,
 		mode: Mode(r.Mode), subtree: r.Subtree, slot: slot, owner: r.owner, sight: r.sight, since: time.Now()}
-	l.owner.held.Add(1)
+	l.owner.takes(l)
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, l))
 	return l
 }
@@ -358,7 +358,7 @@ func (l *Lease) end(cause error) bool {
 	first, elsewhere := l.ended == nil, false // on the server, before we knew
 	goesOn := false                           // there: it was extended, or a late attempt may be granted it again
 	if first {
-		l.owner.held.Add(-1)
+		l.owner.loses(l)
 		if lost, ok := cause.(*LostError); ok && lost.Reason == ReasonReleased && l.handing > 0 {
 			cause, l.handed = ErrReleased, true // by our own HandOver, whose answer is on its way
 		}

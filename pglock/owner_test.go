@@ -82,7 +82,7 @@ func TestRefusedRequestLeavesItsOwnerAsItWas(t *testing.T) {
 		if _, err := c.TryAcquire(outer.Context(), "late"); !errors.Is(err, ErrLost) {
 			t.Error(err)
 		}
-		if n := outer.owner.held.Load(); n != 1 {
+		if n := len(outer.owner.held); n != 1 {
 			t.Errorf("the owner holds %d leases, want one", n)
 		}
 	})
@@ -148,5 +148,84 @@ func TestCircleThatALookFindsEndsTheNewestWaitAndLeavesTheQueue(t *testing.T) {
 			t.Errorf("what the owner holds: %v", err)
 		}
 		still(t, other)
+	})
+}
+
+// A lease has ended here, and the server does not know or heed that yet. Its owner holds another lock, asks again, and
+// waits as anybody does.
+func TestOwnerWaitsForALeaseOfItsOwnThatHasEndedHere(t *testing.T) {
+	for name, end := range map[string]func(*testing.T, *fakeServer, *Client, context.Context){
+		"lost, in its grace": func(t *testing.T, s *fakeServer, c *Client, under context.Context) {
+			l := must.Get(c.Acquire(under, "report", WithTTL(6*time.Second), WithGrace(time.Minute)))(t)
+			s.set(func() { s.onRenewAll = hangs })
+			<-l.Context().Done()
+			s.set(func() { s.onRenewAll = nil })
+		},
+		"its release has no answer": func(t *testing.T, s *fakeServer, c *Client, under context.Context) {
+			l := must.Get(c.Acquire(under, "report"))(t)
+			brief, cancel := context.WithTimeout(under, 10*time.Millisecond)
+			defer cancel()
+			if err := l.Release(brief); !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		},
+		"its call has left": func(t *testing.T, s *fakeServer, c *Client, under context.Context) {
+			brief, cancel := context.WithTimeout(under, s.trip*3/2)
+			defer cancel()
+			if _, err := c.Acquire(brief, "report"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeServer()
+				c := s.client(t)
+				under := mustAcquire(t, c, "outer", WithTTL(time.Hour)).Context()
+				away := time.Now().Add(time.Second)
+				s.fault = func(what string, done bool) error {
+					if (what == "release" || what == "giveUp") && !done && time.Now().Before(away) {
+						return errReset
+					}
+					return nil
+				}
+				end(t, s, c, under)
+				if !s.holds("report") {
+					t.Error("the server has ended it")
+				}
+				_, err := c.TryAcquire(under, "report")
+				if !errors.Is(err, ErrHeld) || errors.Is(err, ErrSelfDeadlock) {
+					t.Errorf("TryAcquire: %v, want that somebody holds it", err)
+				}
+				if _, err := c.Acquire(under, "report", WithMaxWait(lastLook/10)); !errors.Is(err, ErrHeld) ||
+					errors.Is(err, ErrSelfDeadlock) || !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("Acquire with WithMaxWait: %v, want that it has waited", err)
+				}
+				must.Get(c.Acquire(under, "report"))(t)
+				if _, err := c.Acquire(under, "report"); !errors.Is(err, ErrSelfDeadlock) {
+					t.Errorf("%v, want ErrSelfDeadlock", err)
+				}
+			})
+		})
+	}
+}
+
+// Of two requests of one owner for a lock, the first may be granted it and leave at that moment.
+func TestCircleOfOneThroughALeaseThatHasEndedHereIsWaitedOut(t *testing.T) {
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
+		hearing(s)
+		c := startClient(t, s, trust.SystemClock())
+		outer := mustAcquire(t, c, "outer")
+		q := queued(s, time.Hour)
+		link := protocol.Link{Lock: "b", Waiter: "we", Holder: "we", Ticket: 1}
+		q.closes(1, []protocol.Link{link})
+		result := calling(outer.Context(), c, "b")
+		time.Sleep(3 * lastLook)
+		still(t, result)
+		link.Queued = true // behind another of its own, which waits
+		q.closes(1, []protocol.Link{link})
+		if got := <-result; !errors.Is(got.err, ErrDeadlock) {
+			t.Errorf("%v, want the circle", got.err)
+		}
 	})
 }

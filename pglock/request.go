@@ -26,7 +26,8 @@ const (
 	// A request whose answer was lost is repeated after a pause, at first soon.
 	firstAgain = 2 * time.Millisecond
 	lastAgain  = 250 * time.Millisecond
-	// lockedOutPause is the pause of a waiting call that finds the lock's row locked for long.
+	// lockedOutPause is the pause of a waiting call that finds the lock's row locked for long, or held by a lease of
+	// its owner that has ended here.
 	lockedOutPause = 100 * time.Millisecond
 )
 
@@ -107,7 +108,8 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 		if server.AnswerLost(err) {
 			q.Retry, q.lost = true, true
 		}
-		locked := protocol.LockedOut(err)
+		passes := protocol.State(err) == protocol.StateDeadlock && !q.owner.holds(q.Name) // its lease has ended here
+		locked := passes || protocol.LockedOut(err)
 		switch {
 		case err == nil:
 			q.Asked = q.Asked.Add(a.Waited)
@@ -137,7 +139,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 			q.taken, q.told = true, c.now()
 			pause.For(asking, lockedOutPause)
 			continue
-		case locked && !q.Retry: // for a second somebody has been deciding about the lock
+		case passes, locked && !q.Retry: // for a second somebody has been deciding about the lock
 			q.taken = true
 			return protocol.Answer{}, nil
 		case q.queued && protocol.ReadOnly(err): // its place survives: a primary will know it

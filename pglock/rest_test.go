@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
@@ -19,8 +20,8 @@ const rested = 45 * time.Second
 // Each notification wakes everybody who listens. So of a thousand processes that wait behind a leader only the first
 // two listen.
 func TestWaiterBehindTwoOthersInAQueueThatStandsStillDoesNotListen(t *testing.T) {
-	nested := &owner{}
-	nested.held.Store(1)
+	nested := must.Get(newOwner())(t)
+	nested.takes(&Lease{})
 	for name, tc := range map[string]struct {
 		before int // waiters of others
 		asks   []AcquireOption

@@ -83,7 +83,7 @@ func (c *Client) await(ctx context.Context, q *pending, t *queue.Ticket, e *ear)
 		case h != nil: // if it has little trust left, asking renews it
 			left := now.Until(trust.Deadline(h.Seen, q.TTL, h.Left-q.Grace))
 			return granted{token: h.Token, slot: h.Slot, left: h.Left, seen: h.Seen}, left >= q.TTL/2, nil
-		case n.Circle != nil:
+		case n.Circle != nil && (len(n.Circle) > 1 || n.Circle[0].Queued || q.owner.holds(q.Name)):
 			return g, false, &DeadlockError{circleOf(n.Circle)}
 		case n.Err != nil:
 			return g, false, errorFromSQL(n.Err, q.Name, 0)

@@ -457,6 +457,12 @@ var ofTheQueue = []mutant{
 		{schema, "  ok   boolean := NOT w.nested OR refuse_own(w);                        -- whose",
 			"  ok   boolean := NOT (held AND w.nested) OR refuse_own(w);                        -- whose"},
 	}, integration, "^TestAnOwnerIsTold"},
+	{"circles: an owner is told that it holds what it holds no more", []edit{
+		{"pglock/request.go", " && !q.owner.holds(q.Name)", " && false"},
+	}, library, "^TestOwnerWaitsForALease"},
+	{"circles: a lease that has ended is a circle", []edit{
+		{"pglock/wait.go", " || q.owner.holds(q.Name)):", " || true):"},
+	}, library, "^TestCircleOfOne"},
 	{"I8 a waiter stays far from the front for ever", []edit{
 		{"internal/queue/looks.go", "\t\t\tq.restless(q.restOf(t), now)\n", ""},
 		{"internal/queue/looks.go", "\t\tq.rest = min(q.rest, q.restOf(t))\n", ""},
