@@ -50,6 +50,41 @@ func TestHandOverThatARenewalOvertakesIsARelease(t *testing.T) {
 	})
 }
 
+// The same after the epoch has changed: then the server does not know what has become of the grant. The answer to the
+// hand-over tells, or nothing does.
+func TestHandOverThatARenewalWithoutAReasonOvertakesIsARelease(t *testing.T) {
+	for name, want := range map[string]error{"its answer comes": ErrReleased, "its answer is lost": ErrLost} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, held, _, c := handing(t)
+				first := true
+				s.set(func() {
+					s.fault = func(what string, done bool) error {
+						if what != "handOver" || !done || !first {
+							return nil
+						}
+						first = false
+						s.locked(func() { s.ended[held.grantID] = ReasonUnknown })
+						time.Sleep(5 * time.Second) // longer than the time to the next renewal
+						if _, err := held.Check(t.Context()); !errors.Is(err, ErrLost) || held.Err() != nil {
+							t.Errorf("Check: %v; the lease: %v", err, held.Err())
+						}
+						return map[error]error{ErrLost: errReset}[want]
+					}
+				})
+				err := held.HandOver(t.Context(), "c")
+				if (err == nil) != (want == ErrReleased) || !errors.Is(err, ErrOutcomeUnknown) && err != nil {
+					t.Errorf("HandOver: %v", err)
+				}
+				if !errors.Is(held.Err(), want) || context.Cause(held.Context()) != held.Err() {
+					t.Errorf("%v, %v, want %v", held.Err(), context.Cause(held.Context()), want)
+				}
+				served(t, c)
+			})
+		})
+	}
+}
+
 // The server is away from one moment on. What has become of the lock is told by the next renewal.
 func TestHandOverOfUnknownOutcomeIsSettledByTheNextRenewal(t *testing.T) {
 	for name, done := range map[string]bool{"it was handed over": true, "it was not": false} {

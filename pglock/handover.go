@@ -64,10 +64,11 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 			}
 			return nil
 		case err == nil && (repeated || earlier) && next.Outcome == protocol.Nobody: // an attempt may be on its way
+			l.endHanding(false)
 			err = fmt.Errorf("%w: nobody waits now, but an earlier attempt may still arrive", ErrOutcomeUnknown)
 			return failure.Told(err, "pglock: hand over lock %q to %q", l.name, to)
 		case err == nil:
-			l.endHanding()
+			l.endHanding(true)
 			if err = l.notHandedOver(to, next.Outcome); repeated && next.Outcome == string(ReasonUnknown) {
 				// as after a failover: perhaps by our own attempt
 				err = failure.Told(fmt.Errorf("%w: %w", ErrOutcomeUnknown, l.howEnded()),
@@ -78,11 +79,10 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
 		passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)
 		if !passes || l.client.hasClosed(err) || !pause.For(ctx, sayAgain) {
+			l.endHanding(!repeated)
 			err = triedUntilItEnded(ctx, errorFromSQL(err, l.name, l.token))
 			if repeated {
 				err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
-			} else {
-				l.endHanding()
 			}
 			return failure.Told(err, "pglock: hand over lock %q to %q", l.name, to) // as in Release
 		}
@@ -131,14 +131,23 @@ func (l *Lease) beginHanding() (earlier bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.handing++
+	l.hopes++
 	return l.handing > 1
 }
 
-// endHanding notes that a hand-over has changed nothing, and is not under way any more.
-func (l *Lease) endHanding() {
+// endHanding notes that a hand-over is not under way any more: it has changed nothing, or nobody knows. If the server
+// did not know the lease meanwhile, that ends it.
+func (l *Lease) endHanding(known bool) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.handing--
+	l.hopes--
+	if known {
+		l.handing--
+	}
+	doubt := l.doubt
+	l.mu.Unlock()
+	if doubt != nil {
+		l.end(doubt)
+	}
 }
 
 // endedByCall reports whether a call has ended the lease as released, and not the heartbeat, which has found that.

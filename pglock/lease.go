@@ -57,6 +57,8 @@ type Lease struct {
 	ended     error         // ErrReleased or *LostError; final
 	lost      error         // found by a release
 	handing   int           // calls of HandOver that have asked the server, and have no answer
+	hopes     int           // of these, those that may still get one
+	doubt     error         // meanwhile the server did not know the lease
 	handed    bool          // by one of these, as the heartbeat has found
 }
 
@@ -140,7 +142,8 @@ func (l *Lease) Err() error {
 }
 
 // Check asks the server whether the lease is still held, and for how long; if not, it returns 0 and the error.
-// If the server does not know the lease any more, the lease ends here at once.
+// If the server does not know the lease any more, the lease ends here at once, or when a HandOver that is under way has
+// its answer.
 //
 // Errors: ErrLost (LostError), ErrReleased, ErrClosed, ctx's error, or the connection's failure. ctx bounds the
 // call; the server has ten seconds for the statement.
@@ -194,7 +197,7 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 	err = errorFromSQL(err, l.name, l.token)
 	if errors.Is(err, ErrLost) {
 		l.end(err)
-		return l.Err()
+		return cmp.Or(l.Err(), err)
 	}
 	if l.client.isClosed() && ctx.Err() == nil {
 		err = ErrClosed
@@ -350,11 +353,17 @@ func (l *Lease) trust(lasts time.Duration, sent trust.Instant, v protocol.Verdic
 }
 
 // end ends the lease with its cause, once, and reports whether this call did. A lease past its deadline ends as
-// lost, whatever the cause given.
+// lost, whatever the cause given. If the server does not know the lease while HandOver waits for its answer, that
+// answer decides, and no renewal follows.
 func (l *Lease) end(cause error) bool {
 	now := l.client.now()
 	paused := l.client.leases.paused(now)
 	l.mu.Lock()
+	if lost, is := cause.(*LostError); is && lost.Reason == ReasonUnknown && l.hopes > 0 && l.ended == nil {
+		l.doubt, l.due = cause, l.deadline
+		l.mu.Unlock()
+		return false
+	}
 	first, elsewhere := l.ended == nil, false // on the server, before we knew
 	goesOn := false                           // there: it was extended, or a late attempt may be granted it again
 	if first {

@@ -31,8 +31,11 @@ var ofLeaders = []mutant{
 		{"pglock/lease.go", "lost.Reason == ReasonReleased && l.handing > 0", "lost.Reason == " +
 			"ReasonReleased && false"},
 	}, library, "^TestHandOverThatARenewal"},
+	{"a renewal that does not know what a hand-over has done ends the lease as lost", []edit{
+		{"pglock/lease.go", "&& l.hopes > 0 && l.ended", "&& false && l.ended"},
+	}, library, "^TestHandOverThatARenewal"},
 	{"a loss after a hand-over to nobody is hidden", []edit{
-		{"pglock/handover.go", "\t\t\tl.endHanding()\n\t\t\tif err = l.notHandedOver(",
+		{"pglock/handover.go", "\t\t\tl.endHanding(true)\n\t\t\tif err = l.notHandedOver(",
 			"\t\t\tif err = l.notHandedOver("},
 	}, library, "^TestHandOverToNobodyHides"},
 	{"I17 a hand-over whose answer is lost is a loss", []edit{
