@@ -53,11 +53,12 @@ func TestHandOverThatARenewalOvertakesIsARelease(t *testing.T) {
 // The same after the epoch has changed: then the server does not know what has become of the grant. The answer to the
 // hand-over tells, or nothing does.
 func TestHandOverThatARenewalWithoutAReasonOvertakesIsARelease(t *testing.T) {
-	for name, want := range map[string]error{"its answer comes": ErrReleased, "its answer is lost": ErrLost} {
+	for name, want := range map[string]error{"its answer comes": ErrReleased, "its answer is lost": ErrLost,
+		"its answer is late": ErrLost} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, held, _, c := handing(t)
-				first := true
+				first, lost := true, name == "its answer is lost"
 				s.set(func() {
 					s.fault = func(what string, done bool) error {
 						if what != "handOver" || !done || !first {
@@ -65,11 +66,18 @@ func TestHandOverThatARenewalWithoutAReasonOvertakesIsARelease(t *testing.T) {
 						}
 						first = false
 						s.locked(func() { s.ended[held.grantID] = ReasonUnknown })
-						time.Sleep(5 * time.Second) // longer than the time to the next renewal
+						time.Sleep(2100 * time.Millisecond) // longer than the time to the next renewal
 						if _, err := held.Check(t.Context()); !errors.Is(err, ErrLost) || held.Err() != nil {
 							t.Errorf("Check: %v; the lease: %v", err, held.Err())
 						}
-						return map[error]error{ErrLost: errReset}[want]
+						if name == "its answer is late" {
+							<-held.Context().Done()
+							time.Sleep(time.Second)
+						}
+						if lost {
+							return errReset
+						}
+						return nil
 					}
 				})
 				err := held.HandOver(t.Context(), "c")

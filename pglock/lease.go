@@ -354,14 +354,18 @@ func (l *Lease) trust(lasts time.Duration, sent trust.Instant, v protocol.Verdic
 
 // end ends the lease with its cause, once, and reports whether this call did. A lease past its deadline ends as
 // lost, whatever the cause given. If the server does not know the lease while HandOver waits for its answer, that
-// answer decides, and no renewal follows.
+// answer decides, if it comes within a second; no renewal follows.
 func (l *Lease) end(cause error) bool {
 	now := l.client.now()
 	paused := l.client.leases.paused(now)
 	l.mu.Lock()
 	if lost, is := cause.(*LostError); is && lost.Reason == ReasonUnknown && l.hopes > 0 && l.ended == nil {
-		l.doubt, l.due = cause, l.deadline
+		if l.doubt == nil {
+			l.doubt, l.deadline = cause, l.deadline.Earlier(now.Add(time.Second))
+			l.due = l.deadline
+		}
 		l.mu.Unlock()
+		signal(l.client.deadlineWake)
 		return false
 	}
 	first, elsewhere := l.ended == nil, false // on the server, before we knew
