@@ -346,6 +346,7 @@ func TestI22_TokensAscendAfterARestore(t *testing.T) {
 
 	server := pgtest.Dedicated(t, map[string]string{"wal_keep_size": "256MB"})
 	restored := &node{server, server.URL()}
+	newPeer(t, restored.url).exec(t, `CREATE ROLE pglock_user; CREATE ROLE pglock_admin IN ROLE pglock_user`)
 	restore(t, promoted, restored)
 	second = append(second, issue(t, look, "after the dump", 20)...)
 	third := issueTogether(t, restored.url, "third")

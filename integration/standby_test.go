@@ -187,13 +187,13 @@ func (d dataFolder) write(name, content string) {
 	must.Do(d.t, errors.Join(err, f.Close(), d.owner.Own(path)))
 }
 
-// restore dumps the database of one server and restores it into another, with PostgreSQL's own programs.
-func restore(t *testing.T, from, to *node) {
+// restore dumps the database of one server and restores it into another, which has the roles, or with --clean into the
+// same, with PostgreSQL's own programs.
+func restore(t *testing.T, from, to *node, options ...string) {
 	t.Helper()
 	dump, psql := clientProgram(t, from, "pg_dump"), clientProgram(t, from, "psql")
-	newPeer(t, to.url).exec(t, `CREATE ROLE pglock_user; CREATE ROLE pglock_admin IN ROLE pglock_user`)
 	var problems strings.Builder
-	out := exec.CommandContext(t.Context(), dump, "--dbname="+from.url)
+	out := exec.CommandContext(t.Context(), dump, append(options, "--dbname="+from.url)...)
 	out.Stderr = &problems
 	script, err := out.Output()
 	if err != nil {

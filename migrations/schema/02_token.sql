@@ -146,13 +146,15 @@ BEGIN
   END IF;
 END $$;
 
--- database_id distinguishes this database from every other, even from one that was made from it as a template. In
--- PL/pgSQL it keeps its plan, for outcome.
+-- database_id distinguishes this database from every other. From one that was made from it as a template the OID of the
+-- database does; from a dump that was restored that of the table, which may have the same ID in a database of the same
+-- OID. In PL/pgSQL it keeps its plan, for outcome.
 CREATE FUNCTION database_id() RETURNS uuid
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 BEGIN
-  RETURN (SELECT encode(substr(sha256(convert_to(i.id::text || d.oid::text, 'UTF8')), 1, 16), 'hex')::uuid
+  RETURN (SELECT encode(substr(sha256(convert_to(concat_ws('/', i.id, d.oid, i.tableoid), 'UTF8')), 1, 16),
+                        'hex')::uuid
           FROM installation i, pg_database d WHERE d.datname = current_database());
 END $$;
 
