@@ -1,9 +1,12 @@
 package integration
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
@@ -41,5 +44,33 @@ func TestI17_ARestoredDumpRefusesTheReceiptsOfBefore(t *testing.T) {
 	p.exec(t, `UPDATE pglock.installation SET id = DEFAULT`)
 	if is := one[[]string](t, newPeer(t, primary.url), identities); is[0] == was[0] {
 		t.Error("a new ID of the installation leaves the identity as it was")
+	}
+}
+
+// Without the row of the installation nobody is granted anything or told what became of a write, and the hint is the
+// statement that mends it.
+func TestI17_WithoutTheRowOfTheInstallationNothingIsAnswered(t *testing.T) {
+	p := newPeer(t, pgtest.Parallel(t).URL())
+	home := one[uuid.UUID](t, p, `SELECT pglock.database_id()`)
+	before := p.mustAcquire(t, "before", time.Minute)
+	p.exec(t, `DELETE FROM pglock.installation`)
+	calls := []string{`SELECT pglock.outcome(gen_random_uuid(), gen_random_uuid(), '` + home.String() + `')`,
+		`SELECT pglock.start_client()`, `SELECT pglock.diagnose()`, `SELECT pglock.advance_epoch('restored', 'alice')`,
+		`SELECT pglock.acquire_lease('new', gen_random_uuid(), gen_random_uuid(), 'peer', '1 min')`}
+	const mend = "INSERT INTO pglock.installation DEFAULT VALUES"
+	for _, call := range calls {
+		_, err := p.Exec(t.Context(), call)
+		var refusal *pgconn.PgError
+		if !errors.As(err, &refusal) || refusal.Code != "55000" ||
+			refusal.Hint != "As the owner of the schema: "+mend+"." {
+			t.Errorf("I17: without the row %s said %+v", call, err)
+		}
+	}
+	p.exec(t, mend)
+	if g := p.mustAcquire(t, "after", time.Minute); g.token <= before.token {
+		t.Errorf("I22: token %d after token %d", g.token, before.token)
+	}
+	for _, call := range calls[1:] {
+		p.exec(t, call)
 	}
 }

@@ -248,6 +248,7 @@ DROP FUNCTION await_record();
 DROP FUNCTION next_epoch(p_epoch bigint, p_above bigint, p_drawn bigint);
 DROP FUNCTION epoch_now();
 DROP FUNCTION epoch_of(p_line bigint, p_step bigint);
+DROP FUNCTION refuse_empty();
 DROP FUNCTION current_system();
 DROP FUNCTION current_timeline();
 DROP FUNCTION is_free(p_expires_at timestamptz, p_top_slot int, p_queued boolean, p_grant_id uuid, p_spent_until timestamptz, p_token bigint, p_asked uuid, p_drawn bigint);

@@ -620,6 +620,16 @@ END $$;
 
 UPDATE installation SET timeline = current_timeline(), system = current_system(), started = pg_postmaster_start_time();
 
+-- refuse_empty raises that the row of the installation is missing. Without it no token and no database is known.
+CREATE FUNCTION refuse_empty() RETURNS void
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+  RAISE EXCEPTION 'table installation of schema % is empty, as after a restore without data', current_schema()
+    USING ERRCODE = 'object_not_in_prerequisite_state',
+          HINT = pg_catalog.format('As the owner of the schema: INSERT INTO %I.installation DEFAULT VALUES.', current_schema());
+END $$;
+
 -- epoch_of puts an epoch together.
 CREATE FUNCTION epoch_of(p_line bigint, p_step bigint) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE
@@ -645,6 +655,9 @@ DECLARE
   was  record;
 BEGIN
   SELECT i.timeline, i.epoch, (i.system <> host) IS TRUE AS elsewhere INTO was FROM installation i;
+  IF NOT FOUND THEN
+    PERFORM refuse_empty();
+  END IF;
   IF line <> coalesce(was.timeline, 0) OR was.elsewhere AND line IS NOT NULL THEN
     was.epoch := epoch_of((was.epoch >> 8) + line
       - CASE WHEN line > was.timeline AND NOT was.elsewhere THEN was.timeline ELSE 0 END, 0);
@@ -741,10 +754,15 @@ END $$;
 CREATE FUNCTION database_id() RETURNS uuid
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
+DECLARE
+  found_ uuid := (
+    SELECT encode(substr(sha256(convert_to(pg_catalog.concat_ws('/', i.id, d.oid, i.tableoid), 'UTF8')), 1, 16), 'hex')::uuid
+    FROM installation i, pg_database d WHERE d.datname = current_database());
 BEGIN
-  RETURN (SELECT encode(substr(sha256(convert_to(pg_catalog.concat_ws('/', i.id, d.oid, i.tableoid), 'UTF8')), 1, 16),
-                        'hex')::uuid
-          FROM installation i, pg_database d WHERE d.datname = current_database());
+  IF found_ IS NULL THEN
+    PERFORM refuse_empty();
+  END IF;
+  RETURN found_;
 END $$;
 
 -- start_client is what a client asks once, when it starts.
@@ -772,6 +790,9 @@ DECLARE
 BEGIN
   UPDATE installation i SET epoch = next_epoch(i.epoch, p_above, (SELECT s.last_value FROM fencing_token_seq s))
     RETURNING i.epoch << 36 INTO e;
+  IF NOT FOUND THEN
+    PERFORM refuse_empty();
+  END IF;
   INSERT INTO events (kind, lock_name, token, actor, reason) VALUES ('epoch', '', e, p_actor, p_reason);
   RETURN e;
 END $$;
@@ -5917,7 +5938,8 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET interval
       pg_notification_queue_usage()::numeric AS heard,
       can_check_connection() AS checks, current_setting('transaction_timeout', true) IS NOT NULL AS bounds,
       (SELECT t.tgenabled FROM pg_trigger t WHERE t.tgrelid = 'fences'::regclass AND t.tgname = 'fence_commit') AS armed
-    FROM pg_roles r WHERE r.rolname = current_user)   -- who is the owner here
+    FROM pg_roles r WHERE r.rolname = current_user   -- who is the owner here
+      AND database_id() IS NOT NULL)                 -- which fails where findings would be missing
   SELECT * FROM diagnose_tokens()
   UNION ALL
   SELECT v.* FROM f CROSS JOIN LATERAL (VALUES

@@ -171,6 +171,19 @@ func TestAnErrorSaysEachThingOnce(t *testing.T) {
 	in(t, empty.URL(), "migrate", "up").want(t, cli.ExitOK)
 }
 
+// A schema that was restored without its data: what is advised mends it.
+func TestWithoutTheRowOfTheInstallationTheAdviceIsTheStatementThatMendsIt(t *testing.T) {
+	db := pgtest.Parallel(t)
+	execute(t, db, "DELETE FROM pglock.installation")
+	const mend = "INSERT INTO pglock.installation DEFAULT VALUES"
+	for _, command := range []string{"list", "doctor", "break a --reason r"} {
+		in(t, db.URL(), strings.Fields(command)...).want(t, cli.ExitFailure, "table installation of schema pglock is "+
+			"empty", "\ntry: As the owner of the schema: "+mend+"; then the same command again\n")
+	}
+	execute(t, db, mend)
+	in(t, db.URL(), "list").want(t, cli.ExitOK)
+}
+
 // What is advised asks the server that the command has asked.
 func TestAdviceAboutASlowServerIsAboutTheSameServer(t *testing.T) {
 	t.Parallel()

@@ -198,7 +198,8 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET interval
       pg_notification_queue_usage()::numeric AS heard,
       can_check_connection() AS checks, current_setting('transaction_timeout', true) IS NOT NULL AS bounds,
       (SELECT t.tgenabled FROM pg_trigger t WHERE t.tgrelid = 'fences'::regclass AND t.tgname = 'fence_commit') AS armed
-    FROM pg_roles r WHERE r.rolname = current_user)   -- who is the owner here
+    FROM pg_roles r WHERE r.rolname = current_user   -- who is the owner here
+      AND database_id() IS NOT NULL)                 -- which fails where findings would be missing
   SELECT * FROM diagnose_tokens()
   UNION ALL
   SELECT v.* FROM f CROSS JOIN LATERAL (VALUES

@@ -203,6 +203,9 @@ func (o *Options) serverAdvice(err error) (code int, hint string) {
 	case Lost(err), errors.Is(err, context.DeadlineExceeded):
 		return ExitUnreachable, Again + " once the server is back: the connection was lost"
 	}
+	if pgErr, is := errors.AsType[*pgconn.PgError](err); is && pgErr.Hint != "" {
+		return ExitFailure, strings.TrimRight(pgErr.Hint, ".;") + "; then " + Again
+	}
 	return ExitFailure, Again + "; if the error stays, look at the server's log"
 }
 
