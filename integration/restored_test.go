@@ -2,12 +2,17 @@ package integration
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -73,4 +78,46 @@ func TestI17_WithoutTheRowOfTheInstallationNothingIsAnswered(t *testing.T) {
 	for _, call := range calls[1:] {
 		p.exec(t, call)
 	}
+}
+
+// The statements of the page bring the locks from one server to another, which goes on where the first ended.
+func TestI22_ThePageOfLogicalReplicationMovesTheLocks(t *testing.T) {
+	pgtest.Whole(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
+	t.Parallel() // it has servers of its own
+	page := string(must.Get(os.ReadFile("../docs/failover.md"))(t))
+	_, page, _ = strings.Cut(page, "\n## Logical replication\n")
+	room := regexp.MustCompile("`(DELETE FROM [^`]*)`").FindAllStringSubmatch(page, -1)
+	ends := regexp.MustCompile("(?s) *```sql\n(.*?)```").FindStringSubmatch(page)
+	if room == nil || ends == nil {
+		t.Fatalf("the page has the statements %q and %q", room, ends)
+	}
+	logical := map[string]string{"wal_level": "logical"}
+	from, to := newPeer(t, migrated(t, logical).URL()), newPeer(t, migrated(t, logical).URL())
+	held := from.mustAcquire(t, "held", time.Minute)
+	from.mustEnqueue(t, "held", "exclusive", nil)
+	for _, statement := range room {
+		to.exec(t, statement[1])
+	}
+	from.exec(t, `CREATE PUBLICATION locks FOR ALL TABLES`)
+	at := from.Config()
+	to.exec(t, fmt.Sprintf(`CREATE SUBSCRIPTION locks
+		CONNECTION 'host=%s port=%d user=%s password=%s dbname=%s' PUBLICATION locks`, at.Host, at.Port, at.User, at.Password, at.Database))
+	pgtest.Eventually(t, "all tables to be copied", func() bool {
+		return one[bool](t, to, `SELECT count(*) > 5 AND bool_and(srsubstate = 'r') FROM pg_subscription_rel`)
+	})
+	last := from.mustAcquire(t, "last", time.Minute)
+	pgtest.Eventually(t, "the last grant to arrive", func() bool {
+		return one[bool](t, to, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = 'last' AND token = $1)`, last.token)
+	})
+	to.exec(t, `DROP SUBSCRIPTION locks`)
+	for statement := range strings.SplitSeq(strings.TrimRight(ends[1], " \n;"), ";") {
+		to.exec(t, statement)
+	}
+	if g := to.mustAcquire(t, "new", time.Minute); g.token <= last.token {
+		t.Errorf("I22: token %d after token %d", g.token, last.token)
+	}
+	if err := to.fence(t.Context(), held, "of the first server"); err != nil {
+		t.Error(err)
+	}
+	to.mustEnqueue(t, "held", "exclusive", nil)
 }
