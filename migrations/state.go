@@ -21,12 +21,13 @@ type found struct {
 	noted               *int // nil if nothing is noted, or the user may not read it
 	dirty               bool
 
-	user, owner, right         string // the right that the owner has, and that changes need
-	callable, mayChange, roles bool
-	enters                     bool // the user has USAGE on the schema
-	member                     bool // of pglock_user, with NOINHERIT
-	mayMakeRoles               bool // or has them already
-	mayNote                    bool // what runs on a write to golang-migrate's table gains no rights by it
+	user, owner, right  string // the right that the owner has, and that changes need
+	callable, mayChange bool
+	roles               bool // pglock_user has USAGE on the schema
+	enters              bool // the user has it
+	member              bool // of pglock_user, with NOINHERIT
+	mayMakeRoles        bool // or has them already
+	mayNote             bool // what runs on a write to golang-migrate's table gains no rights by it
 }
 
 // facts names the schema of each function of the server for whose arguments there could be a better match elsewhere:
@@ -43,7 +44,8 @@ const facts = `SELECT n.oid IS NOT NULL, v.oid IS NOT NULL, t.oid IS NOT NULL,
 	CASE WHEN v.oid IS NOT NULL THEN pg_catalog.format('the rights of its owner "%s"', pg_get_userbyid(v.proowner))
 		WHEN n.oid IS NOT NULL THEN 'the right CREATE on it'
 		ELSE pg_catalog.format('the right CREATE on database "%s"', d.datname) END,
-	current_user, pg_get_userbyid(coalesce(v.proowner, n.nspowner, d.datdba)), to_regrole('pglock_user') IS NOT NULL,
+	current_user, pg_get_userbyid(coalesce(v.proowner, n.nspowner, d.datdba)),
+	coalesce(pg_catalog.has_schema_privilege(to_regrole('pglock_user')::oid, n.oid, 'USAGE'), false),
 	coalesce(pg_catalog.pg_has_role(to_regrole('pglock_user'), 'MEMBER')
 		AND NOT pg_catalog.pg_has_role(to_regrole('pglock_user'), 'USAGE'), false),
 	to_regrole('pglock_user') IS NOT NULL AND to_regrole('pglock_admin') IS NOT NULL OR r.rolsuper OR r.rolcreaterole,

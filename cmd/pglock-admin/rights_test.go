@@ -80,6 +80,24 @@ func TestWithoutTheRolesNobodyIsToldToGrantThem(t *testing.T) {
 		`try: let an administrator run: GRANT pglock_user TO "other"`)
 }
 
+// A restored dump without its rights: no grant to the user would help.
+func TestWhereTheRolesLackTheSchemaNobodyIsToldToGrantThem(t *testing.T) {
+	db := pgtest.Parallel(t)
+	user := asUser(t, db, "pglock_user")
+	execute(t, db, "REVOKE USAGE ON SCHEMA pglock FROM pglock_user, pglock_admin")
+	for _, command := range []string{"list", "doctor", "break a --reason r", "migrate version"} {
+		a := in(t, user, strings.Fields(command)...)
+		if a.code != cli.ExitPermission || strings.Contains(a.stderr, "GRANT") ||
+			strings.Contains(a.stderr, "PGOPTIONS") {
+			t.Errorf("%s, exit code %d: %s", command, a.code, a.stderr)
+		}
+	}
+	const mends = "SELECT mend FROM \"pglock\".wrong_rights()"
+	in(t, user, "list").want(t, cli.ExitPermission, "let the owner of the schema run in psql: "+mends+` \gexec`)
+	execute(t, db, "DO $$ DECLARE m text; BEGIN FOR m IN "+mends+" LOOP EXECUTE m; END LOOP; END $$")
+	in(t, user, "list").want(t, cli.ExitOK)
+}
+
 func TestWhoLacksARightIsToldWhichStatementGivesIt(t *testing.T) {
 	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	db := pgtest.Parallel(t)

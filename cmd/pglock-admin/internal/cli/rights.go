@@ -21,6 +21,9 @@ const standing = `SELECT current_user,
 	EXISTS (SELECT FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
 		WHERE n.nspname = $1 AND p.proname = 'start_client'),
 	EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'pglock_user') AND EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'pglock_admin'),
+	(SELECT pg_catalog.bool_and(pg_catalog.has_schema_privilege(r.oid, n.oid, 'USAGE'))
+		FROM pg_catalog.pg_roles r, pg_catalog.pg_namespace n
+		WHERE r.rolname IN ('pglock_user', 'pglock_admin') AND n.nspname = $1) IS TRUE,
 	coalesce((SELECT pg_catalog.pg_has_role(oid, 'USAGE') FROM pg_catalog.pg_roles WHERE rolname = 'pglock_user'), false),
 	coalesce((SELECT pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = 'pglock_user'), false),
 	coalesce((SELECT pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = 'pglock_admin'), false)`
@@ -35,9 +38,9 @@ func (o *Options) WithRights(ctx context.Context, pool *pgxpool.Pool, err error)
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	var user string
-	var made, roles, mayUse, member, operator bool
-	lookErr := pool.QueryRow(ctx, standing, pgx.QueryExecModeExec, o.Schema).Scan(&user, &made, &roles, &mayUse,
-		&member, &operator)
+	var made, roles, enter, mayUse, member, operator bool
+	lookErr := pool.QueryRow(ctx, standing, pgx.QueryExecModeExec, o.Schema).Scan(&user, &made, &roles, &enter,
+		&mayUse, &member, &operator)
 	if lookErr != nil {
 		return err
 	}
@@ -49,6 +52,9 @@ func (o *Options) WithRights(ctx context.Context, pool *pgxpool.Pool, err error)
 	case !roles:
 		hint = "let the owner of the schema make the roles pglock_user and pglock_admin again, with their rights: " +
 			"restore them with pg_dumpall --roles-only"
+	case !enter: // as after a restore without rights
+		hint = fmt.Sprintf(`let the owner of the schema run in psql: SELECT mend FROM %s.wrong_rights() \gexec`,
+			pgx.Identifier{o.Schema}.Sanitize())
 	case !mayUse && member || mayUse && operator: // a member, but with NOINHERIT
 		hint = fmt.Sprintf(asMember, role)
 	}
