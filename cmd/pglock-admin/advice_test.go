@@ -184,6 +184,19 @@ func TestWithoutTheRowOfTheInstallationTheAdviceIsTheStatementThatMendsIt(t *tes
 	in(t, db.URL(), "list").want(t, cli.ExitOK)
 }
 
+// A schema that was renamed: a migration would not help.
+func TestWhoHasRenamedTheSchemaIsToldToRenameItBack(t *testing.T) {
+	db := pgtest.Parallel(t)
+	execute(t, db, "ALTER SCHEMA pglock RENAME TO locks2")
+	for _, command := range []string{"list", "doctor", "break a --reason r"} {
+		in(t, db.URL(), append(strings.Fields(command), "--schema", "locks2")...).want(t, cli.ExitSchema,
+			"\ntry: ALTER SCHEMA \"locks2\" RENAME TO the name under which it was made, where its functions look for "+
+				"each other\n")
+	}
+	execute(t, db, "ALTER SCHEMA locks2 RENAME TO pglock")
+	in(t, db.URL(), "list").want(t, cli.ExitOK)
+}
+
 // What is advised asks the server that the command has asked.
 func TestAdviceAboutASlowServerIsAboutTheSameServer(t *testing.T) {
 	t.Parallel()

@@ -92,6 +92,11 @@ func (o *Options) Migrate(ctx context.Context, have int) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
+	there, _, err := migrations.Version(ctx, o.Config.ConnConfig, migrations.WithSchema(o.Schema))
+	if have == 0 && there > 0 && err == nil {
+		return fmt.Sprintf("ALTER SCHEMA %s RENAME TO the name under which it was made, where its functions look for "+
+			"each other", pgx.Identifier{o.Schema}.Sanitize())
+	}
 	refused := migrations.Check(ctx, o.Config.ConnConfig, migrations.WithSchema(o.Schema))
 	var right *migrations.RightError
 	var dirty *migrations.DirtyError
