@@ -287,6 +287,35 @@ func TestDoctorNamesEachRightThatIsWrongAndWhatMendsIt(t *testing.T) {
 	}
 }
 
+// Row security that holds for the owner of the functions, too, would hide rows from them.
+func TestDoctorNamesRowSecurityThatHoldsForTheOwner(t *testing.T) {
+	db := pgtest.EmptyParallel(t)
+	conn := db.Conn(t)
+	owner := newRole(t, conn)
+	mustUp(t, db.URL(), migrations.WithSchema("other")) // makes the roles
+	execute(t, conn, "CREATE SCHEMA pglock AUTHORIZATION "+owner+"; SET ROLE "+owner)
+	t.Cleanup(func() {
+		_, err := conn.Exec(context.WithoutCancel(t.Context()), "RESET ROLE")
+		must.Note(t, err)
+	})
+	must.Do(t, tryApply(t, conn, "pglock", "000001_pglock.up.sql"))
+	doctor := func() string {
+		t.Helper()
+		return text(t, conn, `SELECT string_agg(concat_ws(' | ', item, ok, value, meaning), E'\n') FROM pglock.diagnose()
+			WHERE item LIKE 'rights%'`)
+	}
+	whole := doctor()
+	execute(t, conn, "ALTER TABLE pglock.locks ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY")
+	if found, want := doctor(), "rights on table pglock.locks | f | "+owner+" lacks what row security hides | What "+
+		"needs this right fails: ALTER TABLE pglock.locks NO FORCE ROW LEVEL SECURITY."; found != want {
+		t.Errorf("doctor says %s, want %s", found, want)
+	}
+	execute(t, conn, text(t, conn, "SELECT string_agg(mend, ';') FROM pglock.wrong_rights()"))
+	if found := doctor(); found != whole {
+		t.Errorf("after what mends it doctor says %s, before it was %s", found, whole)
+	}
+}
+
 // Whoever can put code where the functions look for the server's own would have the rights of their owner. Up refuses
 // such a schema, Check says so before, and the plain file refuses it too.
 func TestI5_UpRefusesASchemaInWhichOthersHaveCodeOrMayMakeIt(t *testing.T) {

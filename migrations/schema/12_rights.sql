@@ -94,10 +94,10 @@ BEGIN
 END $$;
 
 -- wrong_rights lists who has rights on our objects that they must not have, or lacks those that they must have (lacks),
--- and who owns something of ours, or could put code in its way, without being the owner of the functions; and the
--- statement with which the owner mends it. What somebody has passed on goes with the right to pass it on. With
--- p_new the objects are new, and nobody can have chosen to let a role of theirs use the schema, or call what every user
--- may call.
+-- and who owns something of ours, or could put code in its way, without being the owner of the functions; whether row
+-- security holds for that owner; and the statement with which the owner mends it. What somebody has passed on goes with
+-- the right to pass it on. With p_new the objects are new, and nobody can have chosen to let a role of theirs use the
+-- schema, or call what every user may call.
 CREATE FUNCTION wrong_rights(p_new boolean DEFAULT false)
 RETURNS TABLE (object text, grantee text, privileges text, lacks boolean, mend text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
@@ -136,6 +136,10 @@ BEGIN
   SELECT DISTINCT lower(r.kind) || ' ' || r.object, role_name(r.owner), 'ownership', false,
          format('ALTER %s %s OWNER TO %s', r.kind, r.object, role_name(h.proowner))
   FROM here h JOIN rights r ON r.owner <> h.proowner AND NOT (r.kind = 'SCHEMA' AND acts_as(r.owner, h.proowner))
+  UNION ALL
+  SELECT DISTINCT 'table ' || r.object, role_name(h.proowner), 'what row security hides', true,
+         format('ALTER TABLE %s NO FORCE ROW LEVEL SECURITY', r.object)
+  FROM here h JOIN rights r ON CASE WHEN r.kind = 'TABLE' THEN row_security_active(r.object) END
   UNION ALL
   SELECT o.object, role_name(o.role), 'ownership', false, o.mend
   FROM here h CROSS JOIN LATERAL strange_code(h.oid, h.proowner) o
