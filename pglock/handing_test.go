@@ -81,7 +81,7 @@ func TestHandOverThatARenewalWithoutAReasonOvertakesIsARelease(t *testing.T) {
 					}
 				})
 				err := held.HandOver(t.Context(), "c")
-				if (err == nil) != (want == ErrReleased) || !errors.Is(err, ErrOutcomeUnknown) && err != nil {
+				if (err != nil) != lost || !errors.Is(err, ErrOutcomeUnknown) && err != nil {
 					t.Errorf("HandOver: %v", err)
 				}
 				if !errors.Is(held.Err(), want) || context.Cause(held.Context()) != held.Err() {
