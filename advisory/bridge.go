@@ -71,7 +71,8 @@ func (b *Bridge) TryAcquire(ctx context.Context, name string, key Key, opts ...p
 
 // Do runs fn while both locks are held, and releases them when fn returns, panics or calls runtime.Goexit. fn's
 // context ends when ctx ends or one of the locks is lost. The error is fn's, joined with ErrLost when a lock was lost
-// before fn returned. Errors of taking the locks are those of Acquire, and fn did not run.
+// before fn returned, or with ErrClosed if Client.Close has released both: then fn may have worked unprotected. Errors
+// of taking the locks are those of Acquire, and fn did not run.
 func (b *Bridge) Do(ctx context.Context, name string, key Key, fn func(context.Context, *Held) error,
 	opts ...pglock.AcquireOption,
 ) (err error) {
@@ -86,8 +87,12 @@ func (b *Bridge) Do(ctx context.Context, name string, key Key, fn func(context.C
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
 	defer func() {
-		if lost := held.Release(ctx); errors.Is(lost, pglock.ErrLost) {
+		early := held.Err() // fn has returned: what ends now ends after its work
+		switch lost := held.Release(ctx); {
+		case errors.Is(lost, pglock.ErrLost):
 			err = errors.Join(err, lost)
+		case early != nil && hooks.Of(held.lease).ByClose() && !errors.Is(err, pglock.ErrClosed):
+			err = errors.Join(err, pglock.ErrClosed)
 		}
 		err = failure.OfContext(ctx, err)
 	}()

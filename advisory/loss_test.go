@@ -104,6 +104,25 @@ func TestAClosedClientFreesTheAdvisoryLock(t *testing.T) {
 	}
 }
 
+// Close ends both locks while fn works: what fn did after that it did without them, whatever it returns.
+func TestDoTellsThatCloseHasTakenBothLocks(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	for releases, want := range map[bool]error{false: pglock.ErrClosed, true: nil} {
+		c := s.client()
+		b := must.Get(advisory.New(c, advisory.Config{}))(t)
+		err := b.Do(t.Context(), "x", advisory.Bigint(1), func(ctx context.Context, h *advisory.Held) (err error) {
+			if releases {
+				err = h.Release(ctx)
+			}
+			return errors.Join(err, c.Close(t.Context()))
+		})
+		if !errors.Is(err, want) {
+			t.Errorf("Do = %v, want %v; fn had released both: %v", err, want, releases)
+		}
+	}
+}
+
 // cutConn is a connection that one can cut in silence: neither side hears of it, nor of the other's end.
 type cutConn struct {
 	net.Conn

@@ -87,6 +87,8 @@ func (s ofLease) CanHandOver(ctx context.Context, to string) error { return s.l.
 
 func (s ofLease) Renew(ctx context.Context) error { return s.l.renew(ctx) }
 
+func (s ofLease) ByClose() bool { return s.l.byClose.Load() }
+
 func (s ofLease) Pool() *pgxpool.Pool {
 	pg, ok := s.l.client.backend.(database)
 	if !ok {

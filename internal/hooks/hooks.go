@@ -105,6 +105,9 @@ type Lease interface {
 	// HandOver would find one, and otherwise HandOver's error.
 	CanHandOver(ctx context.Context, to string) error
 
+	// ByClose reports whether Client.Close has ended the lease. It may say so only after Lease.Release has returned.
+	ByClose() bool
+
 	// Pool is the pool of its client.
 	Pool() *pgxpool.Pool
 

@@ -89,6 +89,6 @@ var ofAdvisory = []mutant{
 		{"advisory/held.go", "\t\th.turn <- struct{}{}\n\t\tif err != nil || h.ctx", "\t\tif err != nil || h.ctx"},
 	}, bridging, "^TestWritesAndRelease"},
 	{"advisory: Do does not release", []edit{
-		{"advisory/bridge.go", "if lost := held.Release(ctx); errors.Is", "if lost := held.Err(); errors.Is"},
+		{"advisory/bridge.go", "switch lost := held.Release(ctx); {", "switch lost := held.Err(); {"},
 	}, bridging, "^TestDoReleases"},
 }
