@@ -1,6 +1,7 @@
 package migrations
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,7 +84,7 @@ func (s session) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	current := func(f found) bool { return f.version == s.latest && !(f.outdated() && f.mayChange && f.mayNote) }
+	current := func(f found) bool { return f.version == s.latest && !(f.outdated() && f.mayChange && f.mayRun) }
 	for done := current(there); !done; {
 		err := s.alone(ctx, func(tx pgx.Tx, there found) (int, error) {
 			if done = current(there); done {
@@ -110,7 +111,7 @@ func (s session) down(ctx context.Context) error {
 	if err != nil || !there.made && !there.table {
 		return err
 	}
-	if err := s.check(there); err != nil {
+	if err := cmp.Or(s.check(there), s.checkCode(there)); err != nil {
 		return err
 	}
 	if err := s.refuseGuarded(ctx); err != nil {
@@ -118,7 +119,7 @@ func (s session) down(ctx context.Context) error {
 	}
 	for done := false; !done; {
 		err := s.alone(ctx, func(tx pgx.Tx, there found) (to int, err error) {
-			if err := s.check(there); err != nil {
+			if err := cmp.Or(s.check(there), s.checkCode(there)); err != nil {
 				return there.version, err
 			}
 			done = there.version <= 1
@@ -152,9 +153,9 @@ func (s session) force(ctx context.Context, version int) error {
 				ErrInvalid, version, there.version, s.schema)
 		case !there.table:
 			return version, nil
-		case !there.mayNote:
-			return there.version, &RightError{Schema: s.schema, Have: there.version, User: there.user,
-				Lacks: "the rights of its owner, whose triggers could run", Owner: there.owner}
+		}
+		if err := s.checkCode(there); err != nil {
+			return there.version, err
 		}
 		return version, note(ctx, tx, s.quoted(versionTable), version)
 	})

@@ -27,7 +27,7 @@ type found struct {
 	enters              bool // the user has it
 	member              bool // of pglock_user, with NOINHERIT
 	mayMakeRoles        bool // or has them already
-	mayNote             bool // what runs on a write to golang-migrate's table gains no rights by it
+	mayRun              bool // what the owner has made, such as triggers, gains no rights by it
 }
 
 // facts names the schema of each function of the server for whose arguments there could be a better match elsewhere:
@@ -49,7 +49,9 @@ const facts = `SELECT n.oid IS NOT NULL, v.oid IS NOT NULL, t.oid IS NOT NULL,
 	coalesce(pg_catalog.pg_has_role(to_regrole('pglock_user'), 'MEMBER')
 		AND NOT pg_catalog.pg_has_role(to_regrole('pglock_user'), 'USAGE'), false),
 	to_regrole('pglock_user') IS NOT NULL AND to_regrole('pglock_admin') IS NOT NULL OR r.rolsuper OR r.rolcreaterole,
-	NOT EXISTS (SELECT FROM pg_roles s WHERE s.rolname IN (current_user, session_user) AND (s.rolsuper OR s.rolcreaterole))
+	NOT EXISTS (SELECT FROM pg_roles s WHERE (s.rolsuper OR s.rolcreaterole OR s.rolname IN
+			('pg_execute_server_program', 'pg_write_server_files', 'pg_read_server_files'))
+			AND (pg_has_role(session_user, s.oid, 'MEMBER') OR pg_has_role(current_user, s.oid, 'MEMBER')))
 		OR coalesce(pg_has_role(t.relowner, r.oid, 'MEMBER') AND pg_has_role(
 		CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END, r.oid,
 		'MEMBER'), false)
@@ -73,7 +75,7 @@ func (c config) look(ctx context.Context, conn *pgx.Conn) (found, error) {
 func (c config) lookOnce(ctx context.Context, conn *pgx.Conn) (f found, err error) {
 	var readable bool
 	err = conn.QueryRow(ctx, facts, c.schema).Scan(&f.schema, &f.made, &f.table, &f.callable, &f.version, &readable,
-		&f.enters, &f.mayChange, &f.right, &f.user, &f.owner, &f.roles, &f.member, &f.mayMakeRoles, &f.mayNote)
+		&f.enters, &f.mayChange, &f.right, &f.user, &f.owner, &f.roles, &f.member, &f.mayMakeRoles, &f.mayRun)
 	if !f.callable {
 		f.version = 0
 	}
@@ -130,6 +132,15 @@ func (c config) mayLook(f found) error {
 		e.Role, e.Member = "pglock_user", f.member
 	}
 	return e
+}
+
+// checkCode says that code of the owner would run with rights that the owner must not have.
+func (c config) checkCode(f found) error {
+	if f.mayRun || !f.table { // made without a table, check refuses it
+		return nil
+	}
+	return &RightError{Schema: c.schema, Have: f.version, User: f.user, Owner: f.owner,
+		Lacks: "the rights of its owner, whose code could run"}
 }
 
 // checkRoles says that the first step would be refused; the step says so by itself.

@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -84,6 +85,39 @@ func TestI5_NoPolicyOfAnotherRunsWhenTheNoteIsRead(t *testing.T) {
 	}
 	if text(t, conn, `SELECT is_called::text FROM public.ran`) != "false" {
 		t.Error("the policy has run")
+	}
+}
+
+// Whoever may act as a superuser runs no code of the schema's owner either: neither what the owner has put on the
+// table, nor the owner's functions.
+func TestI5_NoCodeOfTheOwnerRunsForAMemberOfASuperuser(t *testing.T) {
+	db := pgtest.EmptyParallel(t)
+	conn := db.Conn(t)
+	hers, mine, super := newRole(t, conn), newRole(t, conn), newRole(t, conn)
+	execute(t, conn, strings.NewReplacer("T_SCHEMA", "pglock", "T_ROLE", hers).Replace(ran+
+		`CREATE SCHEMA T_SCHEMA AUTHORIZATION T_ROLE; `+strangersFunctions+strangersTable+`
+		INSERT INTO T_SCHEMA.pglock_schema_migrations VALUES (1, true);
+		CREATE OR REPLACE FUNCTION T_SCHEMA.schema_version() RETURNS int LANGUAGE sql AS 'SELECT 1';
+		CREATE FUNCTION T_SCHEMA.list_guards() RETURNS TABLE (table_name text) LANGUAGE sql AS
+			'SELECT public.run()::text'`))
+	execute(t, conn, "SELECT setval('public.ran', 1, false); GRANT ALL ON SEQUENCE public.ran TO PUBLIC; ALTER ROLE "+
+		super+" SUPERUSER; GRANT "+super+", "+hers+" TO "+mine+"; ALTER ROLE "+mine+" LOGIN PASSWORD 'secret'")
+	member := must.Get(pgx.ParseConfig(db.URL()))(t)
+	member.User, member.Password = strings.Trim(mine, `"`), "secret"
+	for who, config := range map[string]*pgx.ConnConfig{"a member": member, "a superuser": conn.Config()} {
+		if err := migrations.Up(t.Context(), config); err != nil {
+			t.Errorf("Up by %s: %v", who, err)
+		}
+		for what, err := range map[string]error{"Force": migrations.Force(t.Context(), config, 1),
+			"Down": migrations.Down(t.Context(), config)} {
+			if right, is := errors.AsType[*migrations.RightError](err); !is || right.Owner != strings.Trim(hers, `"`) {
+				t.Errorf("%s by %s: %v, want a RightError that names the owner", what, who, err)
+			}
+		}
+		if text(t, conn, `SELECT is_called::text FROM public.ran`) != "false" {
+			t.Errorf("code of the schema's owner has run with the rights of %s", who)
+		}
+		execute(t, conn, "SELECT setval('public.ran', 1, false)")
 	}
 }
 
