@@ -88,16 +88,27 @@ func (c config) lookOnce(ctx context.Context, conn *pgx.Conn) (f found, err erro
 // readNote reads golang-migrate's table. A SELECT would run a view, and functions in the table's indexes; COPY refuses
 // the one and reads no others, nor policies, if they are switched off.
 func (c config) readNote(ctx context.Context, conn *pgx.Conn) (noted *int, dirty bool, err error) {
-	var rows strings.Builder
-	_, err = conn.PgConn().CopyTo(ctx, &rows, "SET LOCAL row_security = off; COPY "+c.quoted(versionTable)+
+	var kept firstRow
+	_, err = conn.PgConn().CopyTo(ctx, &kept, "SET LOCAL row_security = off; COPY "+c.quoted(versionTable)+
 		" (version, dirty) TO STDOUT")
-	if err != nil || rows.Len() == 0 {
+	if err != nil || kept == "" {
 		return nil, false, err
 	}
-	row, _, _ := strings.Cut(rows.String(), "\n")
+	row, _, _ := strings.Cut(string(kept), "\n")
 	first, second, _ := strings.Cut(row, "\t")
 	version, err := strconv.Atoi(first)
 	return &version, second == "t", err
+}
+
+// firstRow keeps the beginning of what is written first, as a stranger's table may be long. The server sends row by
+// row; an error would close the connection.
+type firstRow string
+
+func (r *firstRow) Write(row []byte) (int, error) {
+	if *r == "" {
+		*r = firstRow(row[:min(len(row), 1<<10)])
+	}
+	return len(row), nil
 }
 
 func vanished(err error) bool {

@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -85,6 +86,26 @@ func TestI5_NoPolicyOfAnotherRunsWhenTheNoteIsRead(t *testing.T) {
 	}
 	if text(t, conn, `SELECT is_called::text FROM public.ran`) != "false" {
 		t.Error("the policy has run")
+	}
+}
+
+// A table of a stranger may be long. Whoever looks keeps no more of it than its first row. The test runs alone: it
+// counts what is allocated.
+func TestALongTableOfAnotherIsNotKept(t *testing.T) {
+	db := pgtest.EmptyDatabase(t)
+	execute(t, db.Conn(t), `CREATE SCHEMA pglock;
+		CREATE TABLE pglock.pglock_schema_migrations (version text, dirty boolean);
+		INSERT INTO pglock.pglock_schema_migrations VALUES (7, false);
+		INSERT INTO pglock.pglock_schema_migrations SELECT repeat('7', 1000000), false FROM generate_series(1, 64)`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	version, dirty, err := migrations.Version(t.Context(), db.URL())
+	runtime.ReadMemStats(&after)
+	if version != 0 || !dirty || err != nil {
+		t.Errorf("Version = %d, %v, %v, want 0, and the note contradicts it", version, dirty, err)
+	}
+	if took := after.TotalAlloc - before.TotalAlloc; took > 32e6 {
+		t.Errorf("whoever looks at 64 MB has allocated %d bytes", took)
 	}
 }
 
