@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/must"
@@ -112,14 +115,25 @@ func TestAMissingSchemaIsSaidToBeMadeInTheWayThatIsOpen(t *testing.T) {
 
 // Whoever looks there runs what its owner has made. So the command is not ready to be pasted.
 func TestASchemaOfAnotherRoleIsNamedWithItsOwner(t *testing.T) {
-	db := pgtest.Parallel(t)
-	asUser(t, db, "pglock_user")
-	owner := db.Name() + "_user"
-	execute(t, db, "ALTER SCHEMA pglock OWNER TO "+owner)
-	defer execute(t, db, "ALTER SCHEMA pglock OWNER TO CURRENT_USER")
-	in(t, db.URL(), "list", "--schema", "nosuch").want(t, cli.ExitSchema,
-		"no pglock in schema nosuch, but schema pglock has it and belongs to "+owner,
+	t.Parallel()
+	server := pgtest.Dedicated(t, nil) // which other databases are in use is a question to the whole server
+	in(t, server.URL(), "migrate", "up").want(t, cli.ExitOK)
+	conn := must.Get(pgx.Connect(t.Context(), server.URL()))(t)
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	must.Get(conn.Exec(t.Context(), "CREATE ROLE mallory; ALTER SCHEMA pglock OWNER TO mallory"))(t)
+	list := func() answer { return in(t, server.URL(), "list", "--schema", "nosuch") }
+	list().want(t, cli.ExitSchema, "no pglock in schema nosuch, but schema pglock has it and belongs to mallory",
 		"try: if that role may make functions for you: the same command with --schema pglock")
+
+	// Who makes such a schema must not hide where the programs are.
+	must.Get(conn.Exec(t.Context(), "CREATE DATABASE app"))(t)
+	config := must.Get(pgx.ParseConfig(server.URL()))(t)
+	config.Database = "app"
+	config.RuntimeParams["application_name"] = "pglock app-1/reporter[4711]"
+	program := must.Get(pgx.ConnectConfig(t.Context(), config))(t)
+	t.Cleanup(func() { _ = program.Close(context.WithoutCancel(t.Context())) })
+	list().want(t, cli.ExitSchema, "probably the wrong database", "no pglock but in schema pglock, which belongs to "+
+		"mallory,", "connected to database app", "/app?")
 }
 
 // No advice in the text of an error, no cause twice, no name of a package.

@@ -26,16 +26,17 @@ func (o *Options) perhapsElsewhere(ctx context.Context, pool *pgxpool.Pool, err 
 	if placesErr != nil || len(places) == 0 {
 		return err
 	}
-	p := places[0]
-	if last := places[len(places)-1]; p.Schema == "" && last.Schema != "" {
-		p = last // here is likelier than elsewhere
-	}
+	p, last := places[0], places[len(places)-1]
 	text := fmt.Sprintf("this database has no pglock in schema %s, but schema %s has it", shown.Word(o.Schema),
 		shown.Word(p.Schema))
 	hint := o.There(o.again, p.Schema, "")
 	if p.Schema == "" {
-		text = fmt.Sprintf("this is probably the wrong database: it has no pglock, and programs that use pglock are "+
-			"connected to database %s of the same server", shown.Word(p.Database))
+		but := ""
+		if last.Owner != "" { // anybody may have made it
+			but = " but in schema " + shown.Word(last.Schema) + ", which belongs to " + shown.Word(last.Owner)
+		}
+		text = fmt.Sprintf("this is probably the wrong database: it has no pglock%s, and programs that use pglock are "+
+			"connected to database %s of the same server", but, shown.Word(p.Database))
 		hint = o.There(o.again, "", p.Database)
 	}
 	if p.Owner != "" { // whoever looks there runs what that role has made
