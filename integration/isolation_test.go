@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -216,6 +218,81 @@ func TestI25_WhoeverHasTakenAFreeLockWaitsForNoSession(t *testing.T) {
 		t.Errorf("I25: %v", err)
 	}
 	other.exec(t, `ROLLBACK`)
+}
+
+// A request that finds the lock granted in between has locked the holder's row. It waits for nobody then: the holder's
+// release would wait with it.
+func TestI25_WhoeverIsTooLateForAFreeLockWaitsForNobody(t *testing.T) {
+	db := pgtest.Parallel(t)
+	other, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+	look.change(t, "give_way", "LOOP", "RAISE 'it gives way'; LOOP")
+	for what, c := range map[string]struct {
+		more, session, beside string
+		refused               bool
+	}{
+		"its session is noted":         {more: "p_wait", session: "1 h"},
+		"its session is to be noted":   {more: "p_wait", session: "0"},
+		"somebody locks its session":   {"p_wait", "0", `SELECT FROM pglock.sessions WHERE session_id = $1 FOR NO KEY UPDATE`, true},
+		"somebody writes its session":  {"p_wait", "", `INSERT INTO pglock.sessions VALUES ($1, 'peer', now())`, true},
+		"it asks again, without queue": {more: "p_retry"},
+	} {
+		p := newPeer(t, db.URL())
+		p.mustEnd(t, p.mustAcquire(t, what, time.Minute))
+		look.exec(t, `INSERT INTO pglock.sessions (session_id, holder, alive_until)
+			SELECT $1, 'peer', clock_timestamp() + l::interval FROM nullif($2, '') l WHERE l IS NOT NULL`,
+			p.session(), c.session)
+		other.exec(t, `BEGIN`)
+		other.exec(t, strings.ReplaceAll(c.beside, "$1", "'"+p.session().String()+"'"))
+		var ticket *int64
+		err := pausedIn(t, p, "x", "is_free", "AND NOT p_queued", "AND NOT p_queued AND pglock.pause_here('x')",
+			func() error {
+				return p.QueryRow(t.Context(), `SELECT (more ->> 'ticket')::bigint FROM pglock.acquire_lease($1,
+					gen_random_uuid(), $2, 'peer', '1 min', `+c.more+` => true)`, what, p.key.String()).Scan(&ticket)
+			}, func() {
+				look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '1 min',
+					grant_id = gen_random_uuid() WHERE name = $1`, what)
+			})
+		refused := err != nil && strings.Contains(err.Error(), "is being written")
+		if refused != c.refused || err != nil && !refused || (ticket != nil) != (c.more == "p_wait" && !refused) {
+			t.Errorf("I25: %s: ticket %d, %v", what, orZero(ticket), err)
+		}
+		other.exec(t, `ROLLBACK`)
+		look.change(t, "is_free", " AND pglock.pause_here('x')", "")
+	}
+}
+
+// Requests that wait, releases and requests that are taken back wait for each other in no circle. Each has a minute
+// where it has a second otherwise.
+func TestI25_RequestsAreInTheWayOfNoReleaseForLong(t *testing.T) {
+	pgtest.Whole(t, "TestI25_WhoeverIsTooLateForAFreeLockWaitsForNobody")
+	db := pgtest.Parallel(t)
+	look := newPeer(t, db.URL())
+	patientWaits(t, look)
+	look.change(t, "give_way", "'1 s'", "'1 min'")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	defer cancel()
+	clients := pgtest.Group(t)
+	for range 6 {
+		p := newPeer(t, db.URL())
+		p.notes(t)
+		clients.Go(func() {
+			for round := range 500 {
+				q, err := p.enqueue(ctx, "x", uuid.New(), "exclusive", nil)
+				if err == nil && q.granted {
+					_, err = p.release(ctx, q.grant)
+				} else if err == nil {
+					_, err = p.Exec(ctx, `SELECT FROM pglock.give_up($1, ARRAY['x'], ARRAY[$2::uuid])`, p.key.String(),
+						q.id.String())
+				}
+				if err != nil {
+					t.Errorf("I25: round %d: %v", round, err)
+					cancel()
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
 }
 
 // It has locked the row of a grant that came in between: its transaction must not keep that for long.

@@ -80,7 +80,7 @@ func grantPaused(t *testing.T, p *peer, name string, send func() error, then fun
 func pausedIn(t *testing.T, p *peer, name, function, old, replacement string, send func() error, then func()) error {
 	t.Helper()
 	look, stop := newPeer(t, p.Config().ConnString()), newPeer(t, p.Config().ConnString())
-	look.exec(t, `CREATE FUNCTION pglock.pause_here(p_name text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+	look.exec(t, `CREATE OR REPLACE FUNCTION pglock.pause_here(p_name text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
 		WHILE p_name = '`+name+`' AND NOT pg_try_advisory_xact_lock_shared(1) LOOP PERFORM pg_sleep(0.01); END LOOP;
 		RETURN true; END $$`)
 	look.change(t, function, old, replacement)

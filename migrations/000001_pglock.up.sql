@@ -903,8 +903,10 @@ END $$;
 -- before any other lock (I25), unless somebody has noted as much just now. It does not wait for others who have locked
 -- the row, and who note something like it; but they may undo that, or have noted less: false. Whoever will join the
 -- head of a lock names it, and first waits until that can be joined: meanwhile the client's looks note that it lives,
--- on which its tickets for other locks depend.
-CREATE FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval, p_name text DEFAULT NULL)
+-- on which its tickets for other locks depend. With p_locked it has locked that head already, and waits for nobody: not
+-- for others who write a session that is not there, either.
+CREATE FUNCTION touch_session(
+  p_session_id uuid, p_holder text, p_session_ttl interval, p_name text DEFAULT NULL, p_locked boolean DEFAULT false)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -918,8 +920,8 @@ BEGIN
       AND seen >= clock_timestamp() - interval '5 s' THEN
     RETURN true;
   END IF;
-  ok := p_name IS NULL OR give_way(p_name, false) AND await_head(p_name);
-  IF until IS NULL THEN
+  ok := p_locked OR p_name IS NULL OR give_way(p_name, false) AND await_head(p_name);
+  IF until IS NULL AND NOT p_locked THEN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
   ELSE
@@ -934,19 +936,23 @@ END $$;
 -- outlive_session is for those whose tickets must count after touch_session was false: somebody may be removing the
 -- session, or has locked it and notes less, or may undo what they note. If without that it would live for less than
 -- half of its TTL, it waits until they are done, and notes the session itself; otherwise it waits only for those who
--- remove it.
-CREATE FUNCTION outlive_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
+-- remove it. With p_locked it has locked a lock's head, and may wait for none of them: they may wait for that.
+CREATE FUNCTION outlive_session(
+  p_session_id uuid, p_holder text, p_session_ttl interval, p_locked boolean DEFAULT false) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 BEGIN
-  PERFORM FROM sessions s
-    WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp() + p_session_ttl / 2 FOR KEY SHARE;
-  IF NOT FOUND THEN
-    PERFORM FROM sessions s WHERE s.session_id = p_session_id FOR NO KEY UPDATE;
-    IF NOT touch_session(p_session_id, p_holder, p_session_ttl)        -- removed, and somebody else has written it anew
-       AND NOT touch_session(p_session_id, p_holder, p_session_ttl) THEN
-      RAISE EXCEPTION 'session % is being written', p_session_id USING ERRCODE = '55P03', HINT = 'Try again.';
+  IF NOT p_locked THEN
+    PERFORM FROM sessions s
+      WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp() + p_session_ttl / 2 FOR KEY SHARE;
+    IF FOUND THEN
+      RETURN true;
     END IF;
+    PERFORM FROM sessions s WHERE s.session_id = p_session_id FOR NO KEY UPDATE;
+  END IF;
+  IF p_locked OR NOT touch_session(p_session_id, p_holder, p_session_ttl)  -- removed, and somebody has written it anew
+     AND NOT touch_session(p_session_id, p_holder, p_session_ttl) THEN
+    RAISE EXCEPTION 'session % is being written', p_session_id USING ERRCODE = '55P03', HINT = 'Try again.';
   END IF;
   RETURN true;
 END $$;
@@ -1085,46 +1091,45 @@ DECLARE
   plain boolean := {{schema}}.is_plain(p_name, p_grant_id, p_holder, p_ttl, p_metadata, p_mode, p_capacity, p_nested)
     AND {{schema}}.is_plain_session(p_session_key, p_session_ttl) AND p_retry IS NOT NULL AND p_wait IS NOT NULL;
   clean boolean := pg_catalog.pg_current_xact_id_if_assigned() IS NULL;    -- so this transaction has locked no row yet
-  a  {{schema}}.acquired;
-  ok boolean;
+  late  boolean := false;
+  a     {{schema}}.acquired;
+  ok    boolean;
 BEGIN
-  UPDATE {{schema}}.locks l SET
-    token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM {{schema}}.installation i
-             WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
-            OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
-    grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl, metadata = p_metadata,
-    grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL, subtree = false, extended = false,
-    session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
-                                   'hex')::pg_catalog.uuid,                            -- session_of, written out
-    acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
-    expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl
-  WHERE l.ctid OPERATOR(pg_catalog.=) (
-    SELECT h.ctid FROM {{schema}}.locks h
-    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) CASE WHEN plain THEN 0 ELSE '-1' END
-      AND {{schema}}.is_free(h.expires_at, h.top_slot, h.queued, h.grant_id, h.spent_until, h.token, p_grant_id, (
-        SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
-               OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
-        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
-          AND (NOT i.subtrees OR NOT {{schema}}.is_below(p_name))))
-    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING true, l.token, CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-    THEN '{"watched": true}'::pg_catalog.json END INTO a;
+  LOOP
+    UPDATE {{schema}}.locks l SET
+      token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM {{schema}}.installation i
+               WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
+              OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
+      grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl, metadata = p_metadata,
+      grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL, subtree = false, extended = false,
+      session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
+                                     'hex')::pg_catalog.uuid,                            -- session_of, written out
+      acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
+      expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl
+    WHERE l.ctid OPERATOR(pg_catalog.=) (
+      SELECT h.ctid FROM {{schema}}.locks h
+      WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) CASE WHEN plain THEN 0 ELSE '-1' END
+        AND {{schema}}.is_free(h.expires_at, h.top_slot, h.queued, h.grant_id, h.spent_until, h.token, p_grant_id, (
+          SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
+                 OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
+          FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
+            AND (NOT i.subtrees OR NOT {{schema}}.is_below(p_name))))
+      ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
+    RETURNING true, l.token, CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+      THEN '{"watched": true}'::pg_catalog.json END INTO a;
+    -- A transaction that is no longer clean has locked a version of the row that its snapshot does not show. The next
+    -- one does: if the lock is still free, it is granted, and nothing else is locked after a head (I25). If not,
+    -- another's row stays locked, for a second at most.
+    EXIT WHEN FOUND OR late OR NOT clean OR pg_catalog.pg_current_xact_id_if_assigned() IS NULL;
+    late := true;
+  END LOOP;
   IF NOT FOUND THEN
-    IF clean AND pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
-      -- It has locked a version of the row that its snapshot does not show. The next one does: if the lock is still
-      -- free, it is granted, and nothing else is locked after a head (I25). If not, another's row stays locked, for
-      -- a second at most.
-      a := {{schema}}.acquire_lease(p_name, p_grant_id, p_session_key, p_holder, p_ttl, p_metadata, p_retry, p_mode,
-        p_capacity, p_wait, p_session_ttl, p_owner_id, p_nested, p_alone);
-      ok := p_alone IS TRUE OR a.granted OR {{schema}}.bound_rest(false);
-      RETURN a;
-    END IF;
     a := {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
-        NULL, false), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone);
+        NULL, false), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, late);
   END IF;
-  IF p_alone IS NOT TRUE AND a.granted THEN
-    ok := {{schema}}.bound_rest(true);
+  IF p_alone IS NOT TRUE AND (a.granted OR late) THEN
+    ok := {{schema}}.bound_rest(a.granted);
   END IF;
   RETURN a;
 END $$;
@@ -1253,8 +1258,8 @@ END $$;
 -- versions (I4). Only one that is_own takes it, without waiting: refuse_unseen_end refuses such an end. If the lock has
 -- become free meanwhile, the answer says that the first asks again at once.
 -- A plain request has been checked. p_many says that the request is part of a statement for many, which waits only for
--- a moment; p_locked that an earlier one in it has locked something of this lock, as far as its answer tells, and
--- p_joined that it has joined. It waits for rows as long as lock_timeout says.
+-- a moment; p_locked that the statement has locked something of this lock already, as far as it knows: then it waits for
+-- nobody who may wait for that. p_joined says that it has joined. It waits for rows as long as lock_timeout says.
 CREATE FUNCTION acquire_one(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
     p_alone boolean, p_many boolean, p_locked boolean, p_joined boolean) RETURNS acquired
@@ -1280,8 +1285,8 @@ BEGIN
     END IF;
   END IF;
   ok := NOT p_wait OR p_many                             -- a session before any lock
-    OR touch_session(w.session_id, w.holder, p_session_ttl, w.name)
-    OR outlive_session(w.session_id, w.holder, p_session_ttl);
+    OR touch_session(w.session_id, w.holder, p_session_ttl, w.name, p_locked)
+    OR outlive_session(w.session_id, w.holder, p_session_ttl, p_locked);
   IF p_wait AND NOT p_many OR head.name IS NULL THEN
     head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
@@ -1339,11 +1344,11 @@ END $$;
 -- acquire_otherwise is acquire_one for a request alone.
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
-    p_alone boolean) RETURNS acquired
+    p_alone boolean, p_locked boolean) RETURNS acquired
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
-  RETURN acquire_one(w, p_plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, false, false,
+  RETURN acquire_one(w, p_plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, false, p_locked,
     false);
 END $$;
 
@@ -3207,7 +3212,7 @@ BEGIN
       RETURN a;
     END IF;
   END IF;
-  RETURN acquire_otherwise(w, false, p_session_key, p_session_ttl, p_retry, true, p_alone);
+  RETURN acquire_otherwise(w, false, p_session_key, p_session_ttl, p_retry, true, p_alone, false);
 END $$;
 
 -- try_subtree refuses a request that would have to wait, and locks nothing; otherwise it answers nothing.

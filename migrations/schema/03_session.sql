@@ -101,8 +101,10 @@ END $$;
 -- before any other lock (I25), unless somebody has noted as much just now. It does not wait for others who have locked
 -- the row, and who note something like it; but they may undo that, or have noted less: false. Whoever will join the
 -- head of a lock names it, and first waits until that can be joined: meanwhile the client's looks note that it lives,
--- on which its tickets for other locks depend.
-CREATE FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval, p_name text DEFAULT NULL)
+-- on which its tickets for other locks depend. With p_locked it has locked that head already, and waits for nobody: not
+-- for others who write a session that is not there, either.
+CREATE FUNCTION touch_session(
+  p_session_id uuid, p_holder text, p_session_ttl interval, p_name text DEFAULT NULL, p_locked boolean DEFAULT false)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -116,8 +118,8 @@ BEGIN
       AND seen >= clock_timestamp() - interval '5 s' THEN
     RETURN true;
   END IF;
-  ok := p_name IS NULL OR give_way(p_name, false) AND await_head(p_name);
-  IF until IS NULL THEN
+  ok := p_locked OR p_name IS NULL OR give_way(p_name, false) AND await_head(p_name);
+  IF until IS NULL AND NOT p_locked THEN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
   ELSE
@@ -132,19 +134,23 @@ END $$;
 -- outlive_session is for those whose tickets must count after touch_session was false: somebody may be removing the
 -- session, or has locked it and notes less, or may undo what they note. If without that it would live for less than
 -- half of its TTL, it waits until they are done, and notes the session itself; otherwise it waits only for those who
--- remove it.
-CREATE FUNCTION outlive_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
+-- remove it. With p_locked it has locked a lock's head, and may wait for none of them: they may wait for that.
+CREATE FUNCTION outlive_session(
+  p_session_id uuid, p_holder text, p_session_ttl interval, p_locked boolean DEFAULT false) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 BEGIN
-  PERFORM FROM sessions s
-    WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp() + p_session_ttl / 2 FOR KEY SHARE;
-  IF NOT FOUND THEN
-    PERFORM FROM sessions s WHERE s.session_id = p_session_id FOR NO KEY UPDATE;
-    IF NOT touch_session(p_session_id, p_holder, p_session_ttl)        -- removed, and somebody else has written it anew
-       AND NOT touch_session(p_session_id, p_holder, p_session_ttl) THEN
-      RAISE EXCEPTION 'session % is being written', p_session_id USING ERRCODE = '55P03', HINT = 'Try again.';
+  IF NOT p_locked THEN
+    PERFORM FROM sessions s
+      WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp() + p_session_ttl / 2 FOR KEY SHARE;
+    IF FOUND THEN
+      RETURN true;
     END IF;
+    PERFORM FROM sessions s WHERE s.session_id = p_session_id FOR NO KEY UPDATE;
+  END IF;
+  IF p_locked OR NOT touch_session(p_session_id, p_holder, p_session_ttl)  -- removed, and somebody has written it anew
+     AND NOT touch_session(p_session_id, p_holder, p_session_ttl) THEN
+    RAISE EXCEPTION 'session % is being written', p_session_id USING ERRCODE = '55P03', HINT = 'Try again.';
   END IF;
   RETURN true;
 END $$;

@@ -46,46 +46,45 @@ DECLARE
   plain boolean := {{schema}}.is_plain(p_name, p_grant_id, p_holder, p_ttl, p_metadata, p_mode, p_capacity, p_nested)
     AND {{schema}}.is_plain_session(p_session_key, p_session_ttl) AND p_retry IS NOT NULL AND p_wait IS NOT NULL;
   clean boolean := pg_catalog.pg_current_xact_id_if_assigned() IS NULL;    -- so this transaction has locked no row yet
-  a  {{schema}}.acquired;
-  ok boolean;
+  late  boolean := false;
+  a     {{schema}}.acquired;
+  ok    boolean;
 BEGIN
-  UPDATE {{schema}}.locks l SET
-    token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM {{schema}}.installation i
-             WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
-            OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
-    grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl, metadata = p_metadata,
-    grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL, subtree = false, extended = false,
-    session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
-                                   'hex')::pg_catalog.uuid,                            -- session_of, written out
-    acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
-    expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl
-  WHERE l.ctid OPERATOR(pg_catalog.=) (
-    SELECT h.ctid FROM {{schema}}.locks h
-    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) CASE WHEN plain THEN 0 ELSE '-1' END
-      AND {{schema}}.is_free(h.expires_at, h.top_slot, h.queued, h.grant_id, h.spent_until, h.token, p_grant_id, (
-        SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
-               OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
-        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
-          AND (NOT i.subtrees OR NOT {{schema}}.is_below(p_name))))
-    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING true, l.token, CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-    THEN '{"watched": true}'::pg_catalog.json END INTO a;
+  LOOP
+    UPDATE {{schema}}.locks l SET
+      token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM {{schema}}.installation i
+               WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
+              OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
+      grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl, metadata = p_metadata,
+      grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL, subtree = false, extended = false,
+      session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
+                                     'hex')::pg_catalog.uuid,                            -- session_of, written out
+      acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
+      expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl
+    WHERE l.ctid OPERATOR(pg_catalog.=) (
+      SELECT h.ctid FROM {{schema}}.locks h
+      WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) CASE WHEN plain THEN 0 ELSE '-1' END
+        AND {{schema}}.is_free(h.expires_at, h.top_slot, h.queued, h.grant_id, h.spent_until, h.token, p_grant_id, (
+          SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
+                 OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
+          FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
+            AND (NOT i.subtrees OR NOT {{schema}}.is_below(p_name))))
+      ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
+    RETURNING true, l.token, CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+      THEN '{"watched": true}'::pg_catalog.json END INTO a;
+    -- A transaction that is no longer clean has locked a version of the row that its snapshot does not show. The next
+    -- one does: if the lock is still free, it is granted, and nothing else is locked after a head (I25). If not,
+    -- another's row stays locked, for a second at most.
+    EXIT WHEN FOUND OR late OR NOT clean OR pg_catalog.pg_current_xact_id_if_assigned() IS NULL;
+    late := true;
+  END LOOP;
   IF NOT FOUND THEN
-    IF clean AND pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
-      -- It has locked a version of the row that its snapshot does not show. The next one does: if the lock is still
-      -- free, it is granted, and nothing else is locked after a head (I25). If not, another's row stays locked, for
-      -- a second at most.
-      a := {{schema}}.acquire_lease(p_name, p_grant_id, p_session_key, p_holder, p_ttl, p_metadata, p_retry, p_mode,
-        p_capacity, p_wait, p_session_ttl, p_owner_id, p_nested, p_alone);
-      ok := p_alone IS TRUE OR a.granted OR {{schema}}.bound_rest(false);
-      RETURN a;
-    END IF;
     a := {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
-        NULL, false), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone);
+        NULL, false), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, late);
   END IF;
-  IF p_alone IS NOT TRUE AND a.granted THEN
-    ok := {{schema}}.bound_rest(true);
+  IF p_alone IS NOT TRUE AND (a.granted OR late) THEN
+    ok := {{schema}}.bound_rest(a.granted);
   END IF;
   RETURN a;
 END $$;
@@ -211,8 +210,8 @@ END $$;
 -- versions (I4). Only one that is_own takes it, without waiting: refuse_unseen_end refuses such an end. If the lock has
 -- become free meanwhile, the answer says that the first asks again at once.
 -- A plain request has been checked. p_many says that the request is part of a statement for many, which waits only for
--- a moment; p_locked that an earlier one in it has locked something of this lock, as far as its answer tells, and
--- p_joined that it has joined. It waits for rows as long as lock_timeout says.
+-- a moment; p_locked that the statement has locked something of this lock already, as far as it knows: then it waits for
+-- nobody who may wait for that. p_joined says that it has joined. It waits for rows as long as lock_timeout says.
 CREATE FUNCTION acquire_one(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
     p_alone boolean, p_many boolean, p_locked boolean, p_joined boolean) RETURNS acquired
@@ -238,8 +237,8 @@ BEGIN
     END IF;
   END IF;
   ok := NOT p_wait OR p_many                             -- a session before any lock
-    OR touch_session(w.session_id, w.holder, p_session_ttl, w.name)
-    OR outlive_session(w.session_id, w.holder, p_session_ttl);
+    OR touch_session(w.session_id, w.holder, p_session_ttl, w.name, p_locked)
+    OR outlive_session(w.session_id, w.holder, p_session_ttl, p_locked);
   IF p_wait AND NOT p_many OR head.name IS NULL THEN
     head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
@@ -297,10 +296,10 @@ END $$;
 -- acquire_otherwise is acquire_one for a request alone.
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
-    p_alone boolean) RETURNS acquired
+    p_alone boolean, p_locked boolean) RETURNS acquired
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
-  RETURN acquire_one(w, p_plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, false, false,
+  RETURN acquire_one(w, p_plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, false, p_locked,
     false);
 END $$;

@@ -373,7 +373,7 @@ BEGIN
       RETURN a;
     END IF;
   END IF;
-  RETURN acquire_otherwise(w, false, p_session_key, p_session_ttl, p_retry, true, p_alone);
+  RETURN acquire_otherwise(w, false, p_session_key, p_session_ttl, p_retry, true, p_alone, false);
 END $$;
 
 -- try_subtree refuses a request that would have to wait, and locks nothing; otherwise it answers nothing.

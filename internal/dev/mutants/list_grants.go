@@ -221,12 +221,23 @@ var ofGrants = []mutant{
 		{schema, "IF (SELECT i.epoch < base FROM installation i) THEN", "IF true THEN"},
 	}, integration, "^TestI2_WhoeverIsBehind"},
 	{"I25 whoever has taken a version that it does not see goes on to its session", []edit{
-		{schema, "    IF clean AND pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN", "    IF false THEN"},
+		{schema, "    EXIT WHEN FOUND OR late OR NOT clean OR", "    EXIT WHEN true OR"},
 	}, integration, "^TestI25_WhoeverHasTaken"},
+	{"I25 whoever is too late gives way to those who wait for it", []edit{
+		{schema, "p_session_key, p_session_ttl, p_retry, p_wait, p_alone, late);",
+			"p_session_key, p_session_ttl, p_retry, p_wait, p_alone, false);"},
+	}, integration, "^TestI25_WhoeverIsTooLate"},
+	{"I25 whoever is too late waits for its session", []edit{
+		{schema, "OR outlive_session(w.session_id, w.holder, p_session_ttl, p_locked);",
+			"OR outlive_session(w.session_id, w.holder, p_session_ttl);"},
+	}, integration, "^TestI25_WhoeverIsTooLate"},
+	{"I25 whoever is too late waits for others who write its session", []edit{
+		{schema, "IF until IS NULL AND NOT p_locked THEN", "IF until IS NULL THEN"},
+	}, integration, "^TestI25_WhoeverIsTooLate"},
 	{"I25 a grant passes the fence", []edit{
-		{schema, "THEN '{\"watched\": true}'::pg_catalog.json END INTO a; IF NOT FOUND THEN",
-			"THEN '{\"watched\": true}'::pg_catalog.json END INTO a; UPDATE {{schema}}.fences f SET " +
-				"last_token = a.token WHERE f.resource = p_name AND a.token > 0; IF a.granted IS NULL THEN"},
+		{schema, "THEN '{\"watched\": true}'::pg_catalog.json END INTO a;",
+			"THEN '{\"watched\": true}'::pg_catalog.json END INTO a; ok := (SELECT f.last_token > 0 FROM " +
+				"{{schema}}.fences f WHERE f.resource = p_name AND a.token > 0 FOR UPDATE);"},
 	}, integration, "^TestI25_NoGrant"},
 }
 

@@ -276,8 +276,8 @@ var ofDeadlines = []mutant{
 		{"internal/server/listen.go", "_ = conn.PgConn().Conn().Close()", ""},
 	}, integration, "^TestAConnectionThatTakesNoDeadlines"},
 	{"I21 a request looks before it waits for whoever prunes", []edit{
-		{schema, "BEGIN UPDATE {{schema}}.locks l SET token = (SELECT i.epoch",
-			"BEGIN IF plain THEN UPDATE {{schema}}.locks l SET token = (SELECT i.epoch"},
+		{schema, "LOOP UPDATE {{schema}}.locks l SET token = (SELECT i.epoch",
+			"LOOP IF plain THEN UPDATE {{schema}}.locks l SET token = (SELECT i.epoch"},
 		{schema, "THEN '{\"watched\": true}'::pg_catalog.json END INTO a;",
 			"THEN '{\"watched\": true}'::pg_catalog.json END INTO a; END IF;"},
 	}, integration, "^TestI21_PruneBesideARequest"},
@@ -326,9 +326,9 @@ var ofDeadlines = []mutant{
 	{"an acquire that waits is planned for the values at hand", []edit{
 		{
 			schema,
-			"p_alone boolean) RETURNS acquired LANGUAGE plpgsql VOLATILE SET " +
+			"p_alone boolean, p_locked boolean) RETURNS acquired LANGUAGE plpgsql VOLATILE SET " +
 				"search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan AS $$",
-			"p_alone boolean) RETURNS acquired LANGUAGE plpgsql VOLATILE SET " +
+			"p_alone boolean, p_locked boolean) RETURNS acquired LANGUAGE plpgsql VOLATILE SET " +
 				"search_path FROM CURRENT SET lock_timeout = '1s' AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},
@@ -490,7 +490,7 @@ var ofWhatIsSaid = []mutant{
 		{schema, "  IF gone AND EXISTS (SELECT FROM above(w)) THEN", "  IF false THEN"},
 	}, integration, "^TestI1_WhoeverSettles"},
 	{"I9 a ticket is written while its session is swept", []edit{
-		{schema, "    OR outlive_session(w.session_id, w.holder, p_session_ttl);", "    OR true;"},
+		{schema, "    OR outlive_session(w.session_id, w.holder, p_session_ttl, p_locked);", "    OR true;"},
 	}, integration, "^TestI9_ATicketCountsThough"},
 	{"I9 tickets are written while their session is swept", []edit{
 		{schema, "      OR outlive_session(session_of(p_session_key), label, p_session_ttl);", "      OR true;"},
@@ -502,7 +502,8 @@ var ofWhatIsSaid = []mutant{
 		{schema, "       AND NOT touch_session(p_session_id, p_holder, p_session_ttl) THEN", "       THEN"},
 	}, integration, "^TestI9_TwoQueue"},
 	{"I9 a request for a stuck lock keeps its session's row", []edit{
-		{schema, "  ok := p_name IS NULL OR give_way(p_name, false) AND await_head(p_name);", "  ok := true;"},
+		{schema, "  ok := p_locked OR p_name IS NULL OR give_way(p_name, false) AND await_head(p_name);",
+			"  ok := true;"},
 	}, integration, "^TestI9_AStuckLock"},
 	{"I9 a look lets its session die", []edit{
 		{schema, "      alive := outlive_session(me, p_holder, p_session_ttl) AND touch_session(me, p_holder, " +

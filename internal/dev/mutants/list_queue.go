@@ -371,12 +371,12 @@ var ofTheQueue = []mutant{
 		{schema, "ok := bound_rest(false); END IF; RETURN QUERY", "END IF; RETURN QUERY"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a try that is granted may be idle for ever afterwards", []edit{
-		{schema, "IF p_alone IS NOT TRUE AND a.granted THEN ok := {{schema}}.bound_rest(true); END IF;", ""},
+		{schema, "IF p_alone IS NOT TRUE AND (a.granted OR late) THEN", "IF late THEN"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a try that is refused limits the rest of the transaction", []edit{
 		{
 			schema,
-			"IF p_alone IS NOT TRUE AND a.granted THEN ok := {{schema}}.bound_rest(true); END IF;",
+			"IF p_alone IS NOT TRUE AND (a.granted OR late) THEN ok := {{schema}}.bound_rest(a.granted); END IF;",
 			"IF NOT p_alone THEN ok := {{schema}}.bound_rest(true); END IF;",
 		},
 	}, integration, "^TestI13_WhoeverHasLocked"},
