@@ -36,16 +36,18 @@ func newSlots(t *testing.T, r scene.Replica, opts ...schedulers.Option) *schedul
 func TestWorkThatFailsLeavesItsSlotToTheNextReplica(t *testing.T) {
 	db := pgtest.Parallel(t)
 	replicas := scene.Replicas(t, db, 2)
-	broken := errors.New("broken")
-	err := newSlots(t, replicas[0]).Do(t.Context(), "report",
-		func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
-			return errors.Join(replicas[0].Insert(ctx, tx, slot), broken)
-		})
-	if !errors.Is(err, broken) {
-		t.Error(err)
+	for _, broken := range []error{errors.New("broken"), fencedstore.ErrDone} { // of something else
+		err := newSlots(t, replicas[0]).Do(t.Context(), "report",
+			func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
+				return errors.Join(replicas[0].Insert(ctx, tx, slot), broken)
+			})
+		if !errors.Is(err, broken) {
+			t.Errorf("work that failed with %v: %v", broken, err)
+		}
 	}
-	for range 2 {
-		must.Note(t, newSlots(t, replicas[1]).Do(t.Context(), "report", replicas[1].Insert))
+	for _, zone := range []*time.Location{time.UTC, time.FixedZone("east", 7200)} { // one planned time for both
+		now := schedulers.WithNow(func() time.Time { return begun.In(zone) })
+		must.Note(t, newSlots(t, replicas[1], now).Do(t.Context(), "report", replicas[1].Insert))
 	}
 	if slots := scene.Slots(t, db); len(slots) != 1 {
 		t.Error(slots)

@@ -251,6 +251,19 @@ func TestAPoolThatHangsIsWaitedForNoLongerThanItsHeadStart(t *testing.T) {
 	}
 }
 
+func TestAConnectionThatComesAsItsWaiterLeavesServesTheNextLoan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, 3)
+		w.Keep()
+		l := w.lends(t, OwnFirst, time.Second).want(t, true, moment)
+		leaves := make(chan *conn, 1)
+		w.want(leaves, false)
+		l.Give()
+		w.unwant(leaves)
+		w.lends(t, OwnFirst, time.Second).want(t, true, 0)
+	})
+}
+
 func TestADialThatComesTooLateServesTheNextLoan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 0, 3)

@@ -89,21 +89,23 @@ func TestWhatWasRefusedAloneGoesBehindTheOthers(t *testing.T) {
 	}
 }
 
-// A refusal that will not pass is repeated for a minute; with an absent server, or a
-// standby, for ever.
+// A refusal that will not pass is repeated for a minute, or for as long as the lease may last; with an absent server,
+// or a standby, for ever.
 func TestRefusalIsGivenUpInTheEnd(t *testing.T) {
 	for code, kept := range map[string]bool{"42501": false, "40P01": true, "57P01": true, "25006": true} {
-		l := New()
-		add(l, 1, false)
-		batch := l.Due(0, Most)
-		l.Failed(nil, batch, 1, &pgconn.PgError{Code: code}, refusedFor-1)
-		if l.Empty() {
-			t.Errorf("%s: given up too soon", code)
-		}
-		batch = l.Due(refusedFor+time.Second, Most)
-		l.Failed(nil, batch, 1, &pgconn.PgError{Code: code}, refusedFor+time.Second)
-		if l.Empty() == kept {
-			t.Errorf("%s: kept after a minute: %v", code, !kept)
+		for ttl, lasts := range map[time.Duration]time.Duration{time.Second: refusedFor, time.Hour: time.Hour} {
+			l := New()
+			l.Add(protocol.RequestID{Name: "report", GrantID: uuid.New()}, false, ttl, 0)
+			batch := l.Due(0, Most)
+			l.Failed(nil, batch, 1, &pgconn.PgError{Code: code}, lasts-1)
+			if l.Empty() {
+				t.Errorf("%s: given up too soon with a TTL of %v", code, ttl)
+			}
+			batch = l.Due(lasts+time.Second, Most)
+			l.Failed(nil, batch, 1, &pgconn.PgError{Code: code}, lasts+time.Second)
+			if l.Empty() == kept {
+				t.Errorf("%s: kept after %v: %v", code, lasts, !kept)
+			}
 		}
 	}
 }

@@ -29,6 +29,7 @@ const (
 	minding     = "./cmd/pglock-admin/internal/minder"
 
 	lendingPackage = "./internal/lending"
+	scheduling     = "./schedulers"
 
 	administration = "./lockadmin"
 )

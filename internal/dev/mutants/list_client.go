@@ -110,6 +110,9 @@ var ofRequests = []mutant{
 	{"a request that could not be taken back is forgotten", []edit{
 		{"internal/takeback/takeback.go", "\t\t\tl.waiting = append(l.waiting, r)\n", "\t\t\t_ = r\n"},
 	}, library, "^TestWhatCannot"},
+	{"a refused request is given up before its lease may have ended", []edit{
+		{"internal/takeback/takeback.go", "max(ttl, refusedFor)}", "refusedFor + 0*ttl}"},
+	}, "./internal/takeback", "^TestRefusalIsGivenUp"},
 	{"one request that cannot be taken back keeps the others", []edit{
 		{"pglock/takeback.go", "\tcase protocol.ConnectionLost(err) || protocol.ReadOnly(err) || ctx.Err() != nil:\n",
 			"\tdefault:\n"},

@@ -1,6 +1,6 @@
 package main
 
-// ofRuns are the faults of a command that runs under a lock.
+// ofRuns are the faults of a command that runs under a lock, and of jobs that run once for each planned time.
 var ofRuns = []mutant{
 	{"I7 run: nobody warns a command before its lease ends", []edit{
 		{"cmd/pglock-admin/internal/minder/mind_unix.go", "} else if !m.warned && now.Until(m.deadline) <= " +
@@ -82,4 +82,11 @@ var ofRuns = []mutant{
 			"\tif err == nil || err != nil " +
 				"|| errors.As(err, &done)"},
 	}, command, "^TestASuccess|^TestAKeyIsNotNoted"},
+	{"schedulers: a job runs once in each time zone", []edit{
+		{"schedulers/slots.go", "slot.UTC().Format(", "slot.Format("},
+	}, scheduling, "^TestWorkThatFailsLeaves"},
+	{"schedulers: work that says that something else is done counts as done", []edit{
+		{"schedulers/slots.go", "errors.Is(err, fencedstore.ErrDone) && own == nil {",
+			"errors.Is(err, fencedstore.ErrDone) {"},
+	}, scheduling, "^TestWorkThatFailsLeaves"},
 }

@@ -96,6 +96,10 @@ var ofConnections = []mutant{
 	{"a claim waits for a connection that was closed", []edit{
 		{"internal/lending/own.go", "\t\t\tclose(w.got)\n", ""},
 	}, lendingPackage, "^TestAClaimEnds"},
+	{"a connection that comes as its waiter leaves stays lent", []edit{
+		{"internal/lending/own.go", "\t\tif open {\n\t\t\tl.put(conn)\n", "\t\tif open && false {\n" +
+			"\t\t\tl.put(conn)\n"},
+	}, lendingPackage, "^TestAConnectionThatComesAs"},
 	{"those who come together dial each", []edit{
 		{"internal/lending/lender.go", "\tcase l.dials > 0:\n", "\tcase false:\n"},
 	}, lendingPackage, "^TestThoseWhoComeTogether"},
