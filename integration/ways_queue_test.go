@@ -264,13 +264,14 @@ func TestI9_NoTicketForWhoeverHoldsTheLock(t *testing.T) {
 	wantCount(t, p, 0, "%d tickets", `SELECT count(*) FROM pglock.waiters`)
 }
 
-// A grant waits for the disk whatever the session's default, a hand-over too; a release leaves the setting to its
-// caller.
+// A grant waits for the disk whatever the session's default, a hand-over too, and so does what an operator decides and
+// the answer about a write; a release leaves the setting to its caller.
 func TestI12_I24_AllWaysSetTheCommitAsTheyNeed(t *testing.T) {
 	db := pgtest.Parallel(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	patientWaits(t, p)
 	setting := func() string { return one[string](t, p, `SHOW synchronous_commit`) }
+	p.mustAcquire(t, "held", time.Hour)
 	for _, before := range []string{"off", "local", "on", "remote_apply"} {
 		durable := map[string]string{"off": "on", "local": "on"}[before]
 		if durable == "" {
@@ -313,6 +314,20 @@ func TestI12_I24_AllWaysSetTheCommitAsTheyNeed(t *testing.T) {
 				t.Errorf("I12: a hand-over leaves synchronous_commit at %s, it was %s", got, before)
 			}
 			p.exec(t, `COMMIT`)
+		}
+		for _, call := range []string{
+			`acquire_lease('shared', gen_random_uuid(), gen_random_uuid(), 'peer', '1 min', p_mode => 'shared')`,
+			`acquire_lease('limit', gen_random_uuid(), gen_random_uuid(), 'peer', '1 min', p_mode => 'limit',
+				p_capacity => 2)`,
+			`break_lock('held', 'test', 'test')`, `break_session(gen_random_uuid(), 'test', 'test')`,
+			`advance_epoch('test', 'test')`, `outcome(gen_random_uuid(), gen_random_uuid(), pglock.database_id())`,
+		} {
+			p.exec(t, `BEGIN; SET LOCAL synchronous_commit = `+before)
+			p.exec(t, `SELECT pglock.`+call)
+			if got := setting(); got != durable {
+				t.Errorf("I12: %s leaves synchronous_commit at %s, it was %s", call, got, before)
+			}
+			p.exec(t, `ROLLBACK`)
 		}
 	}
 }
@@ -559,8 +574,12 @@ func TestI2_TokensAscendThoughTheSequenceWasSetBack(t *testing.T) {
 	for way := range grantWays {
 		p.exec(t, `SELECT setval('pglock.fencing_token_seq', 1000)`)
 		last := freed(t, p, way)
-		p.exec(t, `SELECT setval('pglock.fencing_token_seq', 1)`)
-		for range 3 {
+		for n := range 3 {
+			back := int64(1)
+			if n > 0 { // the next token would be the last one again
+				back = last.token&(1<<36-1) - 1
+			}
+			p.exec(t, `SELECT setval('pglock.fencing_token_seq', $1)`, back)
 			g := p.mustGrantBy(t, way, way)
 			q := waiter.mustEnqueue(t, way, "exclusive", nil)
 			p.mustReleaseBy(t, "release_lease", g)
@@ -570,6 +589,18 @@ func TestI2_TokensAscendThoughTheSequenceWasSetBack(t *testing.T) {
 			}
 			p.mustReleaseBy(t, "release_lease", next)
 			last = next
+		}
+	}
+	for mode, capacity := range map[string]any{"shared": nil, "limit": 1} {
+		last := int64(0)
+		for _, back := range []int64{1000, 1} {
+			p.exec(t, `SELECT setval('pglock.fencing_token_seq', $1)`, back)
+			g, err := p.enqueue(t.Context(), mode, uuid.New(), mode, capacity)
+			if err != nil || g.token <= last {
+				t.Errorf("I2: mode %s: token %d after %d, %v", mode, g.token, last, err)
+			}
+			p.mustReleaseBy(t, "release_lease", g.grant)
+			last = g.token
 		}
 	}
 }

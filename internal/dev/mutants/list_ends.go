@@ -95,6 +95,14 @@ var ofEnds = []mutant{
 		{schema, "  IF p_alone AND (r.more IS NULL OR (r.more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN",
 			"  IF p_alone THEN"},
 	}, integration, "^TestI12_HandOver"},
+	{"I12 a break does not wait for the disk", []edit{
+		{schema, "AND require_durable_commit() AND has_bytes('name', p_name, 512) AND is_operator(p_reason, p_actor);",
+			"AND has_bytes('name', p_name, 512) AND is_operator(p_reason, p_actor);"},
+	}, integration, "^TestI12_I24_AllWays"},
+	{"I12 a break of a session does not wait for the disk", []edit{
+		{schema, "AND require_durable_commit() AND is_operator(p_reason, p_actor) AND (p_session_id",
+			"AND is_operator(p_reason, p_actor) AND (p_session_id"},
+	}, integration, "^TestI12_I24_AllWays"},
 	{"I24 a release turns synchronous_commit off by itself", []edit{
 		{schema, "  IF p_alone AND (r.more IS NULL OR (r.more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN",
 			"  IF (r.more IS NULL OR (r.more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN"},

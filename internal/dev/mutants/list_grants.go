@@ -192,6 +192,10 @@ var ofGrants = []mutant{
 		{schema, "    THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END",
 			"    THEN true ELSE true END"},
 	}, integration, "^TestI12_"},
+	{"I12 a slot is granted without waiting for the disk", []edit{
+		{schema, "ok boolean := require_durable_commit(); BEGIN g.slots := p_slots;",
+			"ok boolean := true; BEGIN g.slots := p_slots;"},
+	}, integration, "^TestI12_I24_AllWays"},
 	{"I12 grants of a batch with tickets do not wait for the disk", []edit{
 		{schema, "    ok := ok AND NOT granted AND (more -> 'handed') IS NULL;\n", ""},
 	}, integration, "^TestI12_I24_What"},
@@ -253,6 +257,13 @@ var ofTokens = []mutant{
 	{"I2 tokens go by the sequence alone", []edit{
 		{schema, "  IF token <= p_above THEN", "  IF false THEN"},
 	}, integration, "^TestI2_TokensAscend"},
+	{"I2 a token may be the last one again", []edit{
+		{schema, "  IF token <= p_above THEN\n    base", "  IF token < p_above THEN\n    base"},
+	}, integration, "^TestI2_TokensAscend"},
+	{"I2 the token of a slot may be below those of slots that are free", []edit{
+		{schema, "FILTER (WHERE held), pg_catalog.max(token) INTO",
+			"FILTER (WHERE held), pg_catalog.max(token) FILTER (WHERE held) INTO"},
+	}, integration, "^TestI2_TokensAscend"},
 	{"I2 a release deletes the row", []edit{
 		{schema, "  UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = " +
 			"pg_catalog.clock_timestamp()\n  WHERE", "  DELETE FROM {{schema}}.locks l\n  WHERE"},
@@ -290,6 +301,10 @@ var ofTokens = []mutant{
 	{"I22 lines that are used up begin again", []edit{
 		{schema, "  IF p_line > 524287 THEN", "  IF false THEN"},
 	}, integration, "^TestI22_Steps|^TestI22_Where"},
+	{"I12 a new epoch does not wait for the disk", []edit{
+		{schema, "boolean := is_operator(p_reason, p_actor) AND require_durable_commit() AND (p_above",
+			"boolean := is_operator(p_reason, p_actor) AND (p_above"},
+	}, integration, "^TestI12_I24_AllWays"},
 	{"I23 a standby checks leases", []edit{
 		{schema, "cardinality(p_slots)]) AND require_primary();", "cardinality(p_slots)]);"},
 	}, integration, "^TestI23_StandbyAnswers"},

@@ -530,6 +530,10 @@ var ofWhatIsSaid = []mutant{
 	{"I17 a key is confirmed in one attempt only", []edit{
 		{"fencedstore/once.go", "outcome(asking, receipt, db.look)", "db.look(asking, receipt)"},
 	}, store, "^TestI17_ADoneKey"},
+	{"I12 the answer about a write does not wait for the disk", []edit{
+		{schema, "require_read_committed() AND require_durable_commit() AND bound_rest(true);",
+			"require_read_committed() AND bound_rest(true);"},
+	}, integration, "^TestI12_I24_AllWays"},
 	{"a cut question for an outcome keeps its row", []edit{
 		{schema, "require_durable_commit() AND bound_rest(true);\n  found_ uuid;",
 			"require_durable_commit();\n  found_ uuid;"},
