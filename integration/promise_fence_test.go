@@ -44,8 +44,12 @@ func TestI4_SealIsOfTheFencesThatThisTransactionHasPassed(t *testing.T) {
 		default:
 			p.exec(t, c.forge, c.resource)
 		}
-		if _, err := p.Exec(t.Context(), `SELECT pglock.seal(ARRAY['first', $1])`, c.resource); state(err) != c.want {
-			t.Errorf("I4: seal with a fence that is %s: %v, want %q", c.what, err, c.want)
+		p.exec(t, `SAVEPOINT sealed`)
+		for _, all := range []string{`ARRAY['first', $1]`, `ARRAY[$1]`} {
+			if _, err := p.Exec(t.Context(), `SELECT pglock.seal(`+all+`)`, c.resource); state(err) != c.want {
+				t.Errorf("I4: seal of %s with a fence that is %s: %v, want %q", all, c.what, err, c.want)
+			}
+			p.exec(t, `ROLLBACK TO sealed`)
 		}
 		p.exec(t, `ROLLBACK`)
 	}

@@ -133,6 +133,13 @@ func TestGuardsAcceptTheSubtreeAboveARow(t *testing.T) {
 			t.Errorf("row %d under the subtree: %v", id+1, err)
 		}
 	}
+	look.exec(t, `BEGIN`) // its fence comes from a dump, with the ID that this transaction has
+	look.exec(t, `UPDATE pglock.fences SET fenced_xact = pg_current_xact_id(),
+		advanced_at = transaction_timestamp() - interval '1 us' WHERE resource = 'accounts'`)
+	if _, err := look.Exec(t.Context(), `UPDATE accounts SET balance = 1 WHERE id = 1`); state(err) != "LK011" {
+		t.Errorf("I3: under the fence of an older transaction: %v, want LK011", err)
+	}
+	look.exec(t, `ROLLBACK`)
 	if err := write(fencedstore.Fence{Lease: all, Resource: "accounts/1", SameToken: true}, 2); !errors.Is(err,
 		fencedstore.ErrUnfenced) {
 		t.Errorf("%v: the fence of one row has let another be written", err)

@@ -217,6 +217,10 @@ var ofSeals = []mutant{
 		{schema, ofThisTransaction, "AND o.fenced_xact OPERATOR(pg_catalog.=) " +
 			"pg_catalog.pg_current_xact_id_if_assigned();"},
 	}, integration, "^TestI4_SealIsOf"},
+	{"I4 a seal of one fence takes a restored row for it", []edit{
+		{schema, ofThisTransaction, "AND o.fenced_xact OPERATOR(pg_catalog.=) " +
+			"pg_catalog.pg_current_xact_id_if_assigned();"},
+	}, integration, "^TestI4_SealIsOf"},
 	{"I4 seal takes the fence of another transaction", []edit{
 		{schema, "WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned() AND o.advanced_at >= " +
 			"transaction_timestamp();", "WHERE o.resource = res AND o.advanced_at >= transaction_timestamp();"},

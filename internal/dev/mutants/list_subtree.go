@@ -75,6 +75,9 @@ var ofSubtrees = []mutant{
 	{"I3 subtree: the fence of a name above opens a row for any lease", []edit{
 		{schema, "AND l.subtree AND l.grant_id = f.grant_id) THEN", "AND l.grant_id = f.grant_id) THEN"},
 	}, integration, "^TestGuardsAcceptTheSubtree"},
+	{"I3 subtree: the ID of an old transaction opens a row below", []edit{
+		{schema, "AND f.advanced_at >= transaction_timestamp() AND l.subtree", "AND l.subtree"},
+	}, integration, "^TestGuardsAcceptTheSubtree"},
 	{"subtree: a lock below is handed out of it", []edit{
 		{schema, "WHEN may_follow(w, head.owner_id) AND (NOT locked OR claim", "WHEN (NOT locked OR claim"},
 	}, integration, "^TestHandOversInATree"},
