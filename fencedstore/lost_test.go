@@ -166,3 +166,23 @@ func TestAGuardTellsTheLossOfASubtreesLease(t *testing.T) {
 	}
 	b.wantRows(t, 1, `tenants WHERE n = 0`)
 }
+
+// The context of fn ends with the lease, and the calls that end the lease go on.
+func TestACallOfFnThatEndsTheLeaseFreesTheLock(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for name, end := range map[string]func(context.Context, *pglock.Client, *pglock.Lease) error{
+		"Release": func(ctx context.Context, _ *pglock.Client, l *pglock.Lease) error { return l.Release(ctx) },
+		"Close":   func(ctx context.Context, c *pglock.Client, _ *pglock.Lease) error { return c.Close(ctx) },
+	} {
+		own := b.withClient(t)
+		lease := own.acquire(t, name)
+		_ = own.store.Write(t.Context(), lease, func(ctx context.Context, _ pgx.Tx) error {
+			if err := end(ctx, own.client, lease); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			b.acquire(t, name)
+			return nil
+		})
+	}
+}

@@ -29,12 +29,13 @@ const landing = 500 * time.Millisecond
 // Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client
 // has ended. It does not wait for writes of package fencedstore: their leases are released, so they fail or have
 // committed. It talks to the server on any connection that it can get: its own, one of the pool, or a new one. It
-// does so for as long as ctx allows: five seconds if ctx has already ended, as after a
-// signal, or has no deadline. The error says what it could not tell the server: those leases run out by
+// does so for as long as ctx allows: five seconds if ctx has already ended, as after a signal, or has no deadline. That
+// ctx ends with a lease does not count. The error says what it could not tell the server: those leases run out by
 // themselves, and places in queues end with the session. A second Close waits for the first, for as long as its
 // own ctx allows. If Open made the client, Close then closes its pool. It waits for that for as long as ctx allows and
 // half a second longer: on a connection that is silent pgx goes on for up to 15 s.
 func (c *Client) Close(ctx context.Context) error {
+	callers := ctx
 	ctx, cancel := lastWords(ctx, never)
 	defer cancel()
 	if c.calls.close() {
@@ -42,7 +43,7 @@ func (c *Client) Close(ctx context.Context) error {
 		case <-c.gone:
 			return nil
 		case <-ctx.Done():
-			return failure.At(ctx, ctx.Err(), "pglock: close: another call is still closing the client")
+			return failure.At(callers, ctx.Err(), "pglock: close: another call is still closing the client")
 		}
 	}
 	defer close(c.gone)
@@ -81,7 +82,7 @@ func (c *Client) Close(ctx context.Context) error {
 	if c.pool != nil {
 		closePool(ctx, c.pool)
 	}
-	return failure.At(ctx, errors.Join(err, c.observing.close()), "pglock: close")
+	return failure.At(callers, errors.Join(err, c.observing.close()), "pglock: close")
 }
 
 // closePool closes the pool of Open. Pgx waits for the server's goodbye on a connection whose statement was cut off.
@@ -100,15 +101,28 @@ func closePool(ctx context.Context, pool *pgxpool.Pool) {
 }
 
 // lastWords bounds how long a release or a close talks to the server: as long as ctx allows, but no longer than
-// most.
+// most. Where a lease has ended ctx, that does not count: the call itself may have ended it.
 func lastWords(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
-	if ctx.Err() != nil {
-		ctx = context.WithoutCancel(ctx)
-	}
-	if _, bounded := ctx.Deadline(); !bounded {
+	over := ctx.Err() != nil
+	if deadline, bounded := ctx.Deadline(); bounded && !over {
+		most = min(most, time.Until(deadline))
+	} else {
 		most = min(most, parting)
 	}
-	return context.WithTimeout(ctx, most)
+	talking, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
+	if over {
+		return talking, cancel
+	}
+	stop := context.AfterFunc(ctx, func() {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) &&
+			!failure.IsOneOf(context.Cause(ctx), ErrReleased, ErrLost) {
+			cancel()
+		}
+	})
+	return talking, func() {
+		stop()
+		cancel()
+	}
 }
 
 // triedUntilItEnded is the error of what was tried again and again until ctx ended, or failed before: it says that ctx

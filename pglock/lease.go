@@ -207,7 +207,7 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 
 // Release ends the lease, so that the next waiter can have the lock. First its context is done, with cause
 // ErrReleased. Then Release tells the server, for as long as ctx allows and at most the TTL; it has five seconds
-// if ctx has already ended or has no deadline.
+// if ctx has already ended or has no deadline. That ctx ends with a lease does not count.
 //
 // The first call returns nil if the lease was held until now, else a *LostError (ErrLost). Later calls return an error
 // that matches ErrReleased, or that loss again, and change nothing. Another error means that the server has not
