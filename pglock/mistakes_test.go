@@ -331,3 +331,31 @@ func TestACallWithoutAConnectionSaysThatThePoolIsInUse(t *testing.T) {
 		t.Errorf("with a connection: %v, want that the lock is held", err)
 	}
 }
+
+// A wait that ends while the server cannot be reached says which lock it was for, and why there was no answer.
+func TestTheEndOfAWaitNamesTheLockAndTheLastFailure(t *testing.T) {
+	t.Parallel()
+	var away atomic.Bool
+	pool := pgtest.Database(t).Pool(t, func(c *pgxpool.Config) {
+		c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
+			if away.Load() {
+				return errors.New("no way there")
+			}
+			return nil
+		}
+	})
+	c := startClient(t, pool)
+	away.Store(true)
+	pool.Reset()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	for _, err := range []error{
+		ignore(c.Acquire(ctx, "x")),
+		ignore(c.Acquire(t.Context(), "x", pglock.WithMaxWait(time.Second))),
+	} {
+		if !strings.HasPrefix(err.Error(), `pglock: acquire lock "x": `) ||
+			!strings.Contains(err.Error(), "no way there") || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, want the lock, the last failure and the end of the wait", err)
+		}
+	}
+}

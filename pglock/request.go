@@ -156,7 +156,10 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 		}
 		// A program that stands still here asks once more, however late it is.
 		if !pause.Exactly(asking, min(delay, left)) {
-			return a, c.endOfWait(ctx)
+			if c.isClosed() {
+				return a, ErrClosed
+			}
+			return a, fmt.Errorf("%w: %w", whyEnded(ctx), errorFromSQL(err, q.Name, 0))
 		}
 	}
 }

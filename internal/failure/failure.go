@@ -34,7 +34,8 @@ func At(ctx context.Context, err error, format string, args ...any) error {
 // and says what the function did, as in "pglock: acquire lock %q". The text of err follows, without the names of
 // packages. The result wraps err.
 //
-// An error of a type of that package, such as pglock.HeldError, says it all by itself and stays as it is.
+// An error of a type of that package whose text names the package, such as pglock.HeldError, says it all by itself and
+// stays as it is.
 func Told(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -141,7 +142,8 @@ func saysItAll(err error, name string) bool {
 		kind = kind.Elem()
 	}
 	of := kind.PkgPath()
-	return slices.Contains(packages, name) && strings.HasPrefix(of, module) && path.Base(of) == name
+	return slices.Contains(packages, name) && strings.HasPrefix(of, module) && path.Base(of) == name &&
+		strings.HasPrefix(err.Error(), name+": ")
 }
 
 // told is what an exported function returns.
