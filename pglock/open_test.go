@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -316,5 +317,23 @@ func (l *link) copy(to, from net.Conn) {
 		if err != nil {
 			return
 		}
+	}
+}
+
+// Statements run without the values of a call's context. So New asks without those of its own.
+func TestAHookThatWantsAValueOfTheCallersContextMakesNewFail(t *testing.T) {
+	t.Parallel()
+	type tenant struct{}
+	pool := pgtest.Database(t).Pool(t, func(c *pgxpool.Config) {
+		c.PrepareConn = func(ctx context.Context, _ *pgx.Conn) (bool, error) {
+			if ctx.Value(tenant{}) == nil {
+				return true, errors.New("no tenant")
+			}
+			return true, nil
+		}
+	})
+	_, err := pglock.New(context.WithValue(t.Context(), tenant{}, 1), pool)
+	if err == nil || !strings.Contains(err.Error(), "no tenant") {
+		t.Errorf("%v, want what the hook says", err)
 	}
 }
