@@ -218,3 +218,15 @@ func TestI6_ALostLeaseKeepsItsGraceAlsoIfItsGrantIDIsSpent(t *testing.T) {
 		}
 	})
 }
+
+// The defaults are checked together, whatever their order, before any call uses them.
+func TestADefaultGraceThatDoesNotFitTheDefaultTTLIsRefused(t *testing.T) {
+	t.Parallel()
+	ttl, grace := WithDefaultTTL(MaxTTL), WithDefaultGrace(time.Second)
+	for _, opts := range [][]Option{{ttl, grace}, {grace, ttl}, {WithDefaultGrace(-1)}} {
+		var bad *ArgumentError
+		if _, err := newConfig(opts); !errors.As(err, &bad) || bad.Field != "grace" {
+			t.Errorf("%v, want that the grace is refused", err)
+		}
+	}
+}

@@ -37,7 +37,7 @@ func newConfig(opts []Option) (config, error) {
 			return config{}, err
 		}
 	}
-	return c, nil
+	return c, checkGrace(c.ttl, c.grace)
 }
 
 // WithSchema names the schema of the tables and functions. Defaults to "pglock".
@@ -65,11 +65,11 @@ func WithDefaultTTL(ttl time.Duration) Option {
 	}
 }
 
-// WithDefaultGrace sets the grace of leases without WithGrace. Defaults to 0.
+// WithDefaultGrace sets the grace of leases without WithGrace, from 0 to MaxTTL less the default TTL. Defaults to 0.
 func WithDefaultGrace(d time.Duration) Option {
 	return func(c *config) error {
 		c.grace = d
-		return checkGrace(MinTTL, d)
+		return nil
 	}
 }
 
