@@ -257,10 +257,7 @@ func TestASlowBodyIsCutOff(t *testing.T) {
 		"GET /api/stream HTTP/1.1\r\n" + begin + asAlice + "\r\n\r\n{": "413",
 		"POST /none HTTP/1.1\r\n" + begin + asAlice + "\r\n\r\n{":      "404",
 	} {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(s.http.URL, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(net.Dial("tcp", strings.TrimPrefix(s.http.URL, "http://")))(t)
 		defer conn.Close()
 		must.Do(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 		fmt.Fprint(conn, request)

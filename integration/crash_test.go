@@ -18,10 +18,7 @@ import (
 // nowhere is a configuration of a connection that cannot be made.
 func nowhere(t *testing.T) *pgx.ConnConfig {
 	t.Helper()
-	config, err := pgx.ParseConfig("postgres://nobody@127.0.0.1:1/nothing?connect_timeout=1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgx.ParseConfig("postgres://nobody@127.0.0.1:1/nothing?connect_timeout=1"))(t)
 	return config
 }
 

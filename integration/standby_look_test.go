@@ -287,10 +287,7 @@ func standbyRefuses(t *testing.T, here commandOf, standby *node, session string)
 		t.Errorf("pglock-admin run says %s", stderr)
 	}
 	ctx := t.Context()
-	admin, err := lockadmin.New(ctx, newPool(t, standby.url))
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Get(lockadmin.New(ctx, newPool(t, standby.url)))(t)
 	const nobody = "00000000-0000-4000-8000-000000000000"
 	var opts lockadmin.BreakOptions
 	for what, call := range map[string]func() error{

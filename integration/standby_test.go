@@ -352,10 +352,7 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 		}
 	})
 	c, admin := newClient(t, pool, pglock.WithDefaultTTL(10*time.Minute)), newAdmin(t, pool)
-	lease, err := c.TryAcquire(t.Context(), "x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must.Get(c.TryAcquire(t.Context(), "x"))(t)
 	standby.catchUp(t, look)
 	there := newPeer(t, standby.url)
 	if life := one[string](t, there, `SELECT pglock.life_of(clock_timestamp() - interval '1 min',

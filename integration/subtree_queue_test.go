@@ -223,10 +223,7 @@ func TestHandOversInATree(t *testing.T) {
 		return one[bool](t, look, `SELECT bool_and(waited) FROM pglock.subtrees WHERE ticket IN (SELECT ticket FROM
 			pglock.waiters)`)
 	})
-	inner, err := a.TryAcquire(outer.Context(), "t/x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := must.Get(a.TryAcquire(outer.Context(), "t/x"))(t)
 	if err := outer.HandOver(t.Context(), "chosen"); !errors.Is(err, pglock.ErrNoWaiter) {
 		t.Errorf("%v, want ErrNoWaiter: a lease below goes on", err)
 	}

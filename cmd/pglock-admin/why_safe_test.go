@@ -213,10 +213,7 @@ func TestWhyAndListGoOnWhileTheHistoryIsLocked(t *testing.T) {
 
 func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
 	t.Parallel()
-	config, err := pgxpool.ParseConfig("postgres://app@127.0.0.1/app")
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(pgxpool.ParseConfig("postgres://app@127.0.0.1/app"))(t)
 	o := &cli.Options{Schema: cli.DefaultSchema, Config: config, Getenv: func(string) string { return "" }}
 	held := lockadmin.HolderFacts{LockInfo: pglock.LockInfo{Held: true, Holder: "worker", Mode: pglock.ModeExclusive,
 		Token: 1}}
