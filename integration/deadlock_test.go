@@ -314,11 +314,7 @@ func TestCircleThroughAWriterThatHoldsNothingIsFound(t *testing.T) {
 			}
 			mustRelease(t, reads)
 			for range 2 {
-				f := await(t, got)
-				if f.err != nil {
-					t.Fatal(f.err)
-				}
-				mustRelease(t, f.lease)
+				mustRelease(t, served(t, got))
 			}
 		})
 	}

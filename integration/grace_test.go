@@ -188,18 +188,15 @@ func TestI1_GraceAfterAnExpiryKeepsTheLockFromEverybody(t *testing.T) {
 				held.ExpiresAt.Sub(renewed).Round(time.Millisecond) != time.Second+graceOf {
 				t.Errorf("in the grace of token %d, which was renewed at %v: %v", token, renewed, err)
 			}
-			f := await(t, got)
-			if f.err != nil {
-				t.Fatal(f.err)
-			}
+			next := served(t, got)
 			at := one[time.Time](t, look, `SELECT acquired_at FROM pglock.locks WHERE name = 'x' AND token = $1`,
-				int64(f.lease.Token()))
+				int64(next.Token()))
 			t.Logf("granted %v after the end of the lease", at.Sub(renewed.Add(time.Second)))
 			if at.Sub(renewed) < time.Second+graceOf {
 				t.Errorf("I1: granted %v after the last renewal", at.Sub(renewed))
 			}
-			if f.lease.Token() <= pglock.Token(token) || !f.lease.Valid() {
-				t.Errorf("token %d after token %d: %v", f.lease.Token(), token, f.lease.Err())
+			if next.Token() <= pglock.Token(token) || !next.Valid() {
+				t.Errorf("token %d after token %d: %v", next.Token(), token, next.Err())
 			}
 		})
 	}

@@ -240,11 +240,7 @@ func TestI17_AnnouncedGrantWaitsForTheStandby(t *testing.T) {
 		acquireInBackground(t.Context(), c, 0, "x", got, pglock.WithTTL(time.Minute))
 		awaitQueue(t, look, "x", 1)
 		mustRelease(t, by)
-		f := await(t, got)
-		if f.err != nil {
-			t.Fatal(f.err)
-		}
-		return f.lease
+		return served(t, got)
 	}
 	// From now on a's release expects that another client waits.
 	lease := handTo(a, handTo(b, mustTry(t, a, "x")))
@@ -262,11 +258,7 @@ func TestI17_AnnouncedGrantWaitsForTheStandby(t *testing.T) {
 		t.Fatalf("I17: a grant that no standby has was told: %+v", <-got)
 	}
 	syncStandby(t, look, "")
-	f := await(t, got)
-	if f.err != nil {
-		t.Fatal(f.err)
-	}
-	if _, err := f.lease.Check(t.Context()); err != nil {
+	if _, err := served(t, got).Check(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

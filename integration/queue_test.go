@@ -50,6 +50,14 @@ func await(t *testing.T, got <-chan fetched) fetched {
 	}
 }
 
+// served is the lease that a waiting call came back with, or fails.
+func served(t *testing.T, got <-chan fetched) *pglock.Lease {
+	t.Helper()
+	f := await(t, got)
+	must.Do(t, f.err)
+	return f.lease
+}
+
 // I9: fifty calls of several clients are served in the order of their tickets, each by the release before it.
 func TestI9_WaitersAreServedInTicketOrder(t *testing.T) {
 	db := pgtest.Parallel(t)
@@ -156,11 +164,7 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	began := time.Now()
 	for range waiters {
 		mustRelease(t, holder)
-		f := await(t, got)
-		if f.err != nil {
-			t.Fatal(f.err)
-		}
-		holder = f.lease
+		holder = served(t, got)
 	}
 	mustRelease(t, holder)
 	took := time.Since(began)
@@ -211,11 +215,7 @@ func TestReleaseStandsWhenNotificationsFail(t *testing.T) {
 		if err := holder.Release(t.Context()); err != nil {
 			t.Fatalf("release %d: %v", n, err)
 		}
-		f := await(t, got)
-		if f.err != nil {
-			t.Fatal(f.err)
-		}
-		holder = f.lease
+		holder = served(t, got)
 	}
 	mustRelease(t, holder)
 }

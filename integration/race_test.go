@@ -175,11 +175,7 @@ func TestI8_LostHintsCostALook(t *testing.T) {
 				awaitQueue(t, look, "x", 1)
 				lose(t, look)
 				must.Do(t, holder.Release(t.Context()))
-				f := await(t, got)
-				if f.err != nil {
-					t.Fatal(f.err)
-				}
-				must.Do(t, f.lease.Release(t.Context()))
+				must.Do(t, served(t, got).Release(t.Context()))
 			}
 			t.Logf("%d rounds in %v", rounds, time.Since(began))
 		})
@@ -202,13 +198,10 @@ func TestI7_TrustInAHintEndsBeforeTheLease(t *testing.T) {
 	time.Sleep(3 * time.Second) // the time that this commit takes: some looks long
 	holder.exec(t, "COMMIT")
 	holder.exec(t, `SELECT pglock.announce('{x}', '{0}')`)
-	f := await(t, got)
-	if f.err != nil {
-		t.Fatal(f.err)
-	}
+	next := served(t, got)
 	before := time.Now()
-	trusted := time.Until(f.lease.Deadline())
-	left := must.Get(f.lease.Check(t.Context()))(t)
+	trusted := time.Until(next.Deadline())
+	left := must.Get(next.Check(t.Context()))(t)
 	if trusted > left+time.Since(before) {
 		t.Errorf("I7: trusted for %v, the server has %v left", trusted, left)
 	}

@@ -277,11 +277,7 @@ func TestCircleBehindAWaiterForOnesOwnSubtreeIsFound(t *testing.T) {
 		t.Fatalf("%v, want ErrDeadlock", err)
 	}
 	mustRelease(t, outer)
-	f := await(t, got)
-	if f.err != nil {
-		t.Fatal(f.err)
-	}
-	mustRelease(t, f.lease)
+	mustRelease(t, served(t, got))
 }
 
 // The same is no circle where whoever waits comes after a subtree that is still to be granted to the one who asks.

@@ -114,11 +114,7 @@ func TestCirclesThroughSubtreesAreFound(t *testing.T) {
 			t.Fatalf("%v, want a circle of two", err)
 		}
 		mustRelease(t, q)
-		f := await(t, got)
-		if f.err != nil {
-			t.Fatal(f.err)
-		}
-		mustRelease(t, f.lease, p)
+		mustRelease(t, served(t, got), p)
 	})
 	t.Run("behind a subtree that waits for the one who asks", func(t *testing.T) {
 		mine := mustTry(t, a, "t/a")
@@ -129,11 +125,7 @@ func TestCirclesThroughSubtreesAreFound(t *testing.T) {
 			t.Fatalf("%v, want ErrDeadlock", err)
 		}
 		mustRelease(t, mine)
-		f := await(t, got)
-		if f.err != nil {
-			t.Fatal(f.err)
-		}
-		mustRelease(t, f.lease)
+		mustRelease(t, served(t, got))
 	})
 }
 
