@@ -5,13 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -23,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/integration/internal/datafolder"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
@@ -53,20 +51,20 @@ func newStandby(t *testing.T, primary *node) *node {
 	server := pgtest.Dedicated(t, nil)
 	must.Do(t, server.Kill())
 	owner := must.Get(pgprograms.Account())(t)
-	data := dataFolder{t, server.DataDir(), owner}
-	data.clear()
+	data := datafolder.Folder{Path: server.DataDir(), Owner: owner}
+	must.Do(t, data.Clear())
 	look := newPeer(t, primary.url)
 	start, stop := `pg_backup_start('standby', true)`, `pg_backup_stop(false)`
 	if one[int](t, look, `SELECT current_setting('server_version_num')::int`) < 150000 {
 		start, stop = `pg_start_backup('standby', true, false)`, `pg_stop_backup(false)`
 	}
 	look.exec(t, `SELECT `+start)
-	data.copyFrom(primary.DataDir())
-	data.write("backup_label", one[string](t, look, `SELECT labelfile FROM `+stop))
+	must.Do(t, data.CopyFrom(primary.DataDir()))
+	label := one[string](t, look, `SELECT labelfile FROM `+stop)
 	to := look.Config()
-	data.write("standby.signal", "")
-	data.write("postgresql.auto.conf", fmt.Sprintf("primary_conninfo = 'host=%s port=%d user=%s password=%s "+
-		"sslmode=disable'\nwal_retrieve_retry_interval = '100ms'\n", to.Host, to.Port, to.User, to.Password))
+	must.Do(t, errors.Join(data.Append("backup_label", label), data.Append("standby.signal", ""),
+		data.Append("postgresql.auto.conf", fmt.Sprintf("primary_conninfo = 'host=%s port=%d user=%s password=%s "+
+			"sslmode=disable'\nwal_retrieve_retry_interval = '100ms'\n", to.Host, to.Port, to.User, to.Password))))
 	must.Do(t, server.Restart(t.Context()))
 	standby := &node{server, strings.Replace(primary.url, address(t, primary.url), address(t, server.URL()), 1)}
 	standby.catchUp(t, look)
@@ -117,74 +115,6 @@ func address(t *testing.T, url string) string {
 	t.Helper()
 	config := must.Get(pgx.ParseConfig(url))(t)
 	return net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
-}
-
-// dataFolder is the data folder of a server that does not run.
-type dataFolder struct {
-	t     *testing.T
-	path  string
-	owner *pgprograms.User
-}
-
-// transient are what a backup leaves out: the contents of these folders, and these files. The lock file of the folder's
-// own last server stays: by it the next one finds the shared memory to clean up.
-var transient = struct{ folders, files []string }{
-	[]string{"pg_wal", "pg_dynshmem", "pg_notify", "pg_replslot", "pg_serial", "pg_snapshots", "pg_stat_tmp",
-		"pg_subtrans"},
-	[]string{"postmaster.pid", "postmaster.opts", "standby.signal", "backup_label", "backup_label.old"},
-}
-
-func (d dataFolder) clear() {
-	d.t.Helper()
-	entries := must.Get(os.ReadDir(d.path))(d.t)
-	for _, e := range entries {
-		if e.Name() == "postmaster.pid" {
-			continue
-		}
-		must.Do(d.t, os.RemoveAll(filepath.Join(d.path, e.Name())))
-	}
-}
-
-// copyFrom copies the data of a server that runs, between the start and the stop of a backup. A file that goes away
-// meanwhile is not missed: its end is in the WAL.
-func (d dataFolder) copyFrom(source string) {
-	d.t.Helper()
-	must.Do(d.t, filepath.WalkDir(source, func(path string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		rel, relErr := filepath.Rel(source, path)
-		if err := errors.Join(err, relErr); err != nil || rel == "." {
-			return err
-		}
-		if slices.Contains(transient.folders, filepath.Dir(rel)) || slices.Contains(transient.files, rel) {
-			if e.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		to := filepath.Join(d.path, rel)
-		if e.IsDir() {
-			return errors.Join(os.Mkdir(to, 0o700), d.owner.Own(to))
-		}
-		content, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		return errors.Join(err, os.WriteFile(to, content, 0o600), d.owner.Own(to))
-	}))
-}
-
-// write adds to a file, or makes it; of two lines for one setting the last counts.
-func (d dataFolder) write(name, content string) {
-	d.t.Helper()
-	path := filepath.Join(d.path, name)
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	_, err = f.WriteString(content)
-	must.Do(d.t, errors.Join(err, f.Close(), d.owner.Own(path)))
 }
 
 // restore dumps the database of one server and restores it into another, which has the roles, or with --clean into the

@@ -6,17 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
-	"os"
-	"path/filepath"
-	"slices"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
+	"github.com/pglock-dev/pglock/integration/internal/datafolder"
 	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 )
@@ -63,8 +60,8 @@ func (c *Cluster) copyTo(ctx context.Context, primary *node, server *pgserver.Se
 	if err != nil {
 		return nil, err
 	}
-	data := dataFolder{server.DataDir(), owner}
-	if err := data.clear(); err != nil {
+	data := datafolder.Folder{Path: server.DataDir(), Owner: owner}
+	if err := data.Clear(); err != nil {
 		return nil, err
 	}
 	start, stop := `pg_backup_start('standby', true)`, `pg_backup_stop(false)`
@@ -78,7 +75,7 @@ func (c *Cluster) copyTo(ctx context.Context, primary *node, server *pgserver.Se
 		if _, err := conn.Exec(ctx, `SELECT `+start); err != nil {
 			return err
 		}
-		if err := data.copyFrom(primary.DataDir()); err != nil {
+		if err := data.CopyFrom(primary.DataDir(), "postgresql.auto.conf"); err != nil {
 			return err
 		}
 		return conn.QueryRow(ctx, `SELECT labelfile FROM `+stop).Scan(&label)
@@ -89,8 +86,8 @@ func (c *Cluster) copyTo(ctx context.Context, primary *node, server *pgserver.Se
 	own := fmt.Sprintf("primary_conninfo = 'host=%s port=%d user=%s password=%s sslmode=disable application_name=%s'\n"+
 		"wal_retrieve_retry_interval = '100ms'\nwal_receiver_status_interval = '1s'\n", to.Host, to.Port, to.User,
 		to.Password, standbyName)
-	if err := errors.Join(data.write("backup_label", label), data.write("standby.signal", ""),
-		data.write("postgresql.auto.conf", own)); err != nil {
+	if err := errors.Join(data.Append("backup_label", label), data.Append("standby.signal", ""),
+		data.Append("postgresql.auto.conf", own)); err != nil {
 		return nil, err
 	}
 	if err := server.Restart(ctx); err != nil {
@@ -219,69 +216,4 @@ func (c *Cluster) Failover(ctx context.Context, lossy bool, last time.Duration, 
 	open(p)
 	c.followPrimary()
 	return c.retire(old)
-}
-
-// dataFolder is the data folder of a server that does not run.
-type dataFolder struct {
-	path  string
-	owner *pgprograms.User
-}
-
-// transient is what a backup leaves out: the contents of these folders, and these files. The lock file of the
-// folder's own last server stays: with it the next one finds the shared memory to clean up.
-var transient = struct{ folders, files []string }{
-	[]string{"pg_wal", "pg_dynshmem", "pg_notify", "pg_replslot", "pg_serial", "pg_snapshots", "pg_stat_tmp",
-		"pg_subtrans"},
-	[]string{"postmaster.pid", "postmaster.opts", "standby.signal", "backup_label", "backup_label.old",
-		"postgresql.auto.conf"},
-}
-
-func (d dataFolder) clear() error {
-	entries, err := os.ReadDir(d.path)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if e.Name() == "postmaster.pid" {
-			continue
-		}
-		if err := os.RemoveAll(filepath.Join(d.path, e.Name())); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// copyFrom copies the data of a running server, between the start and the stop of a backup. A file that disappears
-// meanwhile is not missed: its end is in the WAL.
-func (d dataFolder) copyFrom(source string) error {
-	return filepath.WalkDir(source, func(path string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		rel, relErr := filepath.Rel(source, path)
-		if err := errors.Join(err, relErr); err != nil || rel == "." {
-			return err
-		}
-		if slices.Contains(transient.folders, filepath.Dir(rel)) || slices.Contains(transient.files, rel) {
-			if e.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		to := filepath.Join(d.path, rel)
-		if e.IsDir() {
-			return errors.Join(os.Mkdir(to, 0o700), d.owner.Own(to))
-		}
-		content, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		return errors.Join(err, os.WriteFile(to, content, 0o600), d.owner.Own(to))
-	})
-}
-
-func (d dataFolder) write(name, content string) error {
-	path := filepath.Join(d.path, name)
-	return errors.Join(os.WriteFile(path, []byte(content), 0o600), d.owner.Own(path))
 }
