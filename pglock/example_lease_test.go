@@ -20,13 +20,7 @@ func charge(ctx context.Context, amount int) {
 
 func ExampleLeaseFromContext() {
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, databaseURL())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer pool.Close()
-	client, err := pglock.New(ctx, pool)
+	client, err := pglock.Open(ctx, databaseURL())
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -77,13 +71,7 @@ func ExampleLease_Export() {
 // The next step takes longer than the TTL and must not depend on a renewal, as the network may be away meanwhile.
 func ExampleLease_Extend() {
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, databaseURL())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer pool.Close()
-	client, err := pglock.New(ctx, pool)
+	client, err := pglock.Open(ctx, databaseURL())
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -7,25 +7,16 @@ import (
 	"os"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 // An observer that counts grants, and how long leases were held.
 func ExampleWithObserver() {
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, databaseURL())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer pool.Close()
-
 	// One goroutine calls the observer, and Close joins it. So these need no mutex.
 	grants, waited := 0, 0
 	var held time.Duration
-	client, err := pglock.New(ctx, pool,
+	client, err := pglock.Open(ctx, databaseURL(),
 		pglock.WithObserver(pglock.ObserverFunc(func(_ context.Context, e pglock.Event) {
 			switch e.Kind {
 			case pglock.EventGrant:
@@ -56,12 +47,6 @@ func ExampleWithObserver() {
 // Log what a person must act on: nothing, while all is well.
 func ExampleSlogObserver() {
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, databaseURL())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer pool.Close()
 	withoutTime := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}
@@ -69,7 +54,7 @@ func ExampleSlogObserver() {
 		return a
 	}}
 	logger := slog.New(slog.NewTextHandler(os.Stdout, withoutTime))
-	client, err := pglock.New(ctx, pool, pglock.WithObserver(pglock.SlogObserver(logger)))
+	client, err := pglock.Open(ctx, databaseURL(), pglock.WithObserver(pglock.SlogObserver(logger)))
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -68,13 +68,7 @@ func ExampleOpen() {
 
 func ExampleClient_Do() {
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, databaseURL())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer pool.Close()
-	client, err := pglock.New(ctx, pool)
+	client, err := pglock.Open(ctx, databaseURL())
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -94,13 +88,7 @@ func ExampleClient_Do() {
 
 func ExampleClient_TryAcquire() {
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, databaseURL())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
+	client, err := pglock.Open(ctx, databaseURL(), pglock.WithDefaultHolder("worker 1"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -124,13 +112,7 @@ func ExampleClient_TryAcquire() {
 
 func ExampleClient_Acquire() {
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, databaseURL())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
+	client, err := pglock.Open(ctx, databaseURL(), pglock.WithDefaultHolder("worker 1"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -163,13 +145,7 @@ func ExampleClient_Acquire() {
 
 func ExampleWithMaxWait() {
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, databaseURL())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
+	client, err := pglock.Open(ctx, databaseURL(), pglock.WithDefaultHolder("worker 1"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -193,13 +169,7 @@ func ExampleWithMaxWait() {
 
 func ExampleWithShared() {
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, databaseURL())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
+	client, err := pglock.Open(ctx, databaseURL(), pglock.WithDefaultHolder("worker 1"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -224,13 +194,7 @@ func ExampleWithShared() {
 
 func ExampleWithLimit() {
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, databaseURL())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
+	client, err := pglock.Open(ctx, databaseURL(), pglock.WithDefaultHolder("worker 1"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -256,13 +220,7 @@ func ExampleWithLimit() {
 
 func ExampleClient_AcquireAll() {
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, databaseURL())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
+	client, err := pglock.Open(ctx, databaseURL(), pglock.WithDefaultHolder("worker 1"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -288,13 +246,7 @@ func ExampleClient_AcquireAll() {
 
 func ExampleClient_Watch() {
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, databaseURL())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
+	client, err := pglock.Open(ctx, databaseURL(), pglock.WithDefaultHolder("worker 1"))
 	if err != nil {
 		fmt.Println(err)
 		return
