@@ -8,7 +8,6 @@ package troubles
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -24,7 +23,7 @@ type Trouble struct {
 	Name string
 	Lock string // to look at
 	Mend string // what ends it, for whoever judges
-	make func(ctx context.Context, s *Stage) error
+	make func(s *Stage)
 }
 
 // All lists the troubles. The first eight are those that an explanation is judged by.
@@ -82,6 +81,7 @@ type Stage struct {
 	url    string // of a superuser, in the database of the trouble
 	admin  *pgxpool.Pool
 	ends   []func()
+	making context.Context //nolint:containedctx // of Prepare
 	ctx    context.Context //nolint:containedctx // of everything that goes on until Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -94,17 +94,43 @@ func Prepare(ctx context.Context, name, url string) (*Stage, error) {
 	if at < 0 {
 		return nil, fmt.Errorf("troubles: there is none of the name %q", name)
 	}
-	s := &Stage{Lock: all[at].Lock, URL: url, url: url}
+	s := &Stage{Lock: all[at].Lock, URL: url, url: url, making: ctx}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	var err error
-	if s.admin, err = pgxpool.New(s.ctx, url); err == nil {
-		err = all[at].make(ctx, s)
-	}
-	if err != nil {
+	if err := s.prepare(all[at]); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("troubles: %s: %w", name, err)
 	}
 	return s, nil
+}
+
+// failed is what ends the making of a trouble.
+type failed struct{ error }
+
+// must ends the making of a trouble if there is an error. Only its own goroutine calls it.
+func must(err error) {
+	if err != nil {
+		panic(failed{err})
+	}
+}
+
+func get[T any](v T, err error) T {
+	must(err)
+	return v
+}
+
+func (s *Stage) prepare(t Trouble) (err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case failed:
+			err = r.error
+		default:
+			panic(r)
+		}
+	}()
+	s.admin = get(pgxpool.New(s.ctx, s.url))
+	t.make(s)
+	return nil
 }
 
 // Close ends the trouble's processes, sessions and clients.
@@ -121,51 +147,40 @@ func (s *Stage) Close() {
 
 func (s *Stage) atEnd(f func()) { s.ends = append(s.ends, f) }
 
-func (s *Stage) exec(ctx context.Context, sql string, args ...any) error {
-	_, err := s.admin.Exec(ctx, sql, args...)
-	return err
+func (s *Stage) exec(sql string, args ...any) {
+	_, err := s.admin.Exec(s.making, sql, args...)
+	must(err)
 }
 
 // until waits for what a query finds.
-func (s *Stage) until(ctx context.Context, what, query string, args ...any) error {
+func (s *Stage) until(what, query string, args ...any) {
 	for {
 		var so bool
-		if err := s.admin.QueryRow(ctx, query, args...).Scan(&so); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
+		if err := s.admin.QueryRow(s.making, query, args...).Scan(&so); err != nil {
+			must(fmt.Errorf("%s: %w", what, err))
 		}
 		if so {
-			return nil
+			return
 		}
-		if !pauseBriefly(ctx) {
-			return fmt.Errorf("%s: %w", what, ctx.Err())
+		if !pauseBriefly(s.making) {
+			must(fmt.Errorf("%s: %w", what, s.making.Err()))
 		}
 	}
 }
 
 // client is a program of its own, as far as pglock knows.
-func (s *Stage) client(ctx context.Context, label string, opts ...pglock.Option) (*pglock.Client, *pgxpool.Pool,
-	error) {
-	config, err := pgxpool.ParseConfig(s.url)
-	if err != nil {
-		return nil, nil, err
-	}
+func (s *Stage) client(label string, opts ...pglock.Option) (*pglock.Client, *pgxpool.Pool) {
+	config := get(pgxpool.ParseConfig(s.url))
 	config.MaxConns = 3
 	config.ConnConfig.RuntimeParams["application_name"] = "pglock " + label
-	pool, err := pgxpool.NewWithConfig(s.ctx, config)
-	if err != nil {
-		return nil, nil, err
-	}
-	c, err := pglock.New(ctx, pool, append([]pglock.Option{pglock.WithDefaultHolder(label)}, opts...)...)
-	if err != nil {
-		pool.Close()
-		return nil, nil, err
-	}
+	pool := get(pgxpool.NewWithConfig(s.ctx, config))
+	s.atEnd(pool.Close)
+	c := get(pglock.New(s.making, pool, append([]pglock.Option{pglock.WithDefaultHolder(label)}, opts...)...))
 	s.atEnd(func() {
 		s.settle()
 		_ = c.Close(context.Background()) // its locks are of no interest any more
-		pool.Close()
 	})
-	return c, pool, nil
+	return c, pool
 }
 
 // settle ends what keeps clients from closing.
@@ -175,46 +190,34 @@ func (s *Stage) settle() {
 }
 
 // wait queues for a lock until the stage is closed, and returns when the ticket is there.
-func (s *Stage) wait(ctx context.Context, c *pglock.Client, under context.Context, lock string,
-	opts ...pglock.AcquireOption) error {
+func (s *Stage) wait(c *pglock.Client, under context.Context, lock string, opts ...pglock.AcquireOption) {
 	var before int
-	if err := s.admin.QueryRow(ctx, "SELECT count(*) FROM pglock.waiters WHERE name = $1",
-		lock).Scan(&before); err != nil {
-		return err
-	}
+	must(s.admin.QueryRow(s.making, "SELECT count(*) FROM pglock.waiters WHERE name = $1", lock).Scan(&before))
 	s.wg.Go(func() {
 		waiting, cancel := context.WithCancel(under)
 		defer cancel()
 		defer context.AfterFunc(s.ctx, cancel)()
 		_, _ = c.Acquire(waiting, lock, opts...) // granted or not: its client gives it back
 	})
-	return s.until(ctx, "a ticket of "+lock, "SELECT count(*) > $2 FROM pglock.waiters WHERE name = $1", lock, before)
+	s.until("a ticket of "+lock, "SELECT count(*) > $2 FROM pglock.waiters WHERE name = $1", lock, before)
 }
 
 // session is a connection that somebody works on by hand.
-func (s *Stage) session(ctx context.Context, user, application string, statements ...string) (*pgx.Conn, error) {
-	config, err := pgx.ParseConfig(s.url)
-	if err != nil {
-		return nil, err
-	}
+func (s *Stage) session(user, application string, statements ...string) *pgx.Conn {
+	config := get(pgx.ParseConfig(s.url))
 	config.RuntimeParams["application_name"] = application
 	if user != "" {
-		if err := s.role(ctx, user); err != nil {
-			return nil, err
-		}
+		s.role(user)
 		config.User, config.Password = user, "secret"
 	}
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return nil, err
-	}
+	conn := get(pgx.ConnectConfig(s.making, config))
 	s.atEnd(func() { _ = conn.Close(context.Background()) })
 	for _, sql := range statements {
-		if _, err := conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-			return nil, fmt.Errorf("%s: %w", sql, err)
+		if _, err := conn.Exec(s.making, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			must(fmt.Errorf("%s: %w", sql, err))
 		}
 	}
-	return conn, nil
+	return conn
 }
 
 // works runs a statement on a session until the stage is closed.
@@ -228,17 +231,15 @@ func (s *Stage) works(conn *pgx.Conn, sql string) {
 }
 
 // role makes a user who may write to the application's table. Roles belong to the whole server: it may exist.
-func (s *Stage) role(ctx context.Context, user string) error {
+func (s *Stage) role(user string) {
 	name := pgx.Identifier{user}.Sanitize()
-	return s.exec(ctx, `DO $$ BEGIN CREATE ROLE `+name+
+	s.exec(`DO $$ BEGIN CREATE ROLE ` + name +
 		` LOGIN PASSWORD 'secret'; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$;
-		GRANT pglock_user TO `+name+`; GRANT ALL ON accounts TO `+name)
+		GRANT pglock_user TO ` + name + `; GRANT ALL ON accounts TO ` + name)
 }
 
 // accounts makes the application's table.
-func (s *Stage) accounts(ctx context.Context) error {
-	return s.exec(ctx, "CREATE TABLE IF NOT EXISTS accounts (id int PRIMARY KEY, balance int NOT NULL); INSERT INTO "+
+func (s *Stage) accounts() {
+	s.exec("CREATE TABLE IF NOT EXISTS accounts (id int PRIMARY KEY, balance int NOT NULL); INSERT INTO " +
 		"accounts VALUES (16, 0) ON CONFLICT DO NOTHING")
 }
-
-var errNoPrepared = errors.New("the server has max_prepared_transactions = 0")

@@ -133,22 +133,13 @@ func prepare(ctx context.Context, c *pglock.Client, pool *pgxpool.Pool) error {
 func nothing(context.Context, pgx.Tx) error { return nil }
 
 // process starts a worker, and returns when it is ready.
-func (s *Stage) process(ctx context.Context, role string) (*os.Process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(self)
+func (s *Stage) process(role string) *os.Process {
+	cmd := exec.Command(get(os.Executable()))
 	cmd.Args = []string{"reporter"} // the name of the program, in its label and for ps
 	cmd.Env = append(os.Environ(), roleVariable+"="+role, urlVariable+"="+s.url)
 	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
+	out := get(cmd.StdoutPipe())
+	must(cmd.Start())
 	said := make(chan string, 1)
 	s.wg.Go(func() {
 		for lines := bufio.NewScanner(out); lines.Scan(); {
@@ -163,10 +154,10 @@ func (s *Stage) process(ctx context.Context, role string) (*os.Process, error) {
 	select {
 	case line := <-said:
 		if line != "ready" {
-			return nil, fmt.Errorf("the worker says: %s", strings.TrimSpace(line))
+			must(fmt.Errorf("the worker says: %s", strings.TrimSpace(line)))
 		}
-		return cmd.Process, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	case <-s.making.Done():
+		must(s.making.Err())
 	}
+	return cmd.Process
 }
