@@ -67,10 +67,8 @@ func (c *Client) endOf(l *Lease) error {
 
 // sitOut waits while the lease is held.
 func (c *Client) sitOut(ctx context.Context, l *Lease, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-l.Context().Done():
 		return c.endOf(l)

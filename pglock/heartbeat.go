@@ -207,12 +207,6 @@ func (h *heart) fly(now trust.Instant, kind int, limit time.Duration, do func(ct
 
 // wait waits until a statement has ended, a wake-up, or the end of d; false means the last.
 func (h *heart) wait(d time.Duration) bool {
-	var passed <-chan time.Time
-	if d < never {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		passed = timer.C
-	}
 	select {
 	case f := <-h.landed:
 		h.underWay = slices.DeleteFunc(h.underWay, func(other *flight) bool { return other == f })
@@ -221,7 +215,7 @@ func (h *heart) wait(d time.Duration) bool {
 		}
 	case <-h.beatWake:
 	case <-h.ctx.Done():
-	case <-passed:
+	case <-after(d):
 		return false
 	}
 	return true
@@ -262,20 +256,20 @@ func (c *Client) watchDeadlines() {
 	}
 }
 
-// sleep waits until d has passed, wake, or the end of ctx or of the client; true means wake.
-func (c *Client) sleep(ctx context.Context, d time.Duration, wake chan struct{}) bool {
-	var passed <-chan time.Time
-	if d < never {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		passed = timer.C
-	}
+// sleep waits until d has passed, wake, or the end of ctx or of the client.
+func (c *Client) sleep(ctx context.Context, d time.Duration, wake chan struct{}) {
 	select {
 	case <-wake:
-		return true
-	case <-passed:
+	case <-after(d):
 	case <-ctx.Done():
 	case <-c.ctx.Done():
 	}
-	return false
+}
+
+// after is time.After, but of never it costs no timer.
+func after(d time.Duration) <-chan time.Time {
+	if d == never {
+		return nil
+	}
+	return time.After(d)
 }

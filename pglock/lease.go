@@ -327,15 +327,12 @@ func (l *Lease) claim() protocol.Claim {
 // extend moves the deadline after a grant by the TTL that was sent at the given moment. It never revives a lease that
 // has ended, nor shortens one that a later request has extended. The next renewal comes sooner by this part of its
 // interval.
-func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) (g gap) {
-	now := l.client.now()
+func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	g = l.gap(now)
 	if l.ended == nil {
 		l.trust(l.ttl, sent, v, sooner)
 	}
-	return g
 }
 
 // trust moves the deadline as extend does, for a request that makes the lease last for so long. The caller has the

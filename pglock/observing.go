@@ -135,12 +135,10 @@ func (o *observing) close() error {
 	o.closing = true
 	o.mu.Unlock()
 	signal(o.wake)
-	timer := time.NewTimer(observedLast)
-	defer timer.Stop()
 	select {
 	case <-o.done:
 		return nil
-	case <-timer.C:
+	case <-time.After(observedLast):
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -175,10 +175,8 @@ func (w *watcher) await(ctx context.Context, before []LockInfo) bool {
 			next = min(next, i.Remaining+queue.AskLate) // nobody announces an expiry
 		}
 	}
-	timer := time.NewTimer(next)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(next):
 	case <-w.wake:
 	case <-ctx.Done():
 	}

@@ -16,10 +16,8 @@ func For(ctx context.Context, d time.Duration) bool { return Exactly(ctx, d/2+ra
 
 // Exactly waits d, and reports whether ctx is still alive.
 func Exactly(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

@@ -9,7 +9,7 @@ var ofObservers = []mutant{
 		{"pglock/observing.go", "\t\to.dropped++\n", ""},
 	}, library, "^TestBlockingObserver"},
 	{"observers: Close waits for ever", []edit{
-		{"pglock/observing.go", "\tcase <-timer.C:\n\t}\n\to.mu.Lock()", "\t}\n\to.mu.Lock()"},
+		{"pglock/observing.go", "\tcase <-time.After(observedLast):\n\t}\n\to.mu.Lock()", "\t}\n\to.mu.Lock()"},
 	}, library, "^TestCloseWaitsASecond"},
 	{"observers: after Close the rest is told", []edit{
 		{"pglock/observing.go", "\to.left = true\n", ""},
