@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/refuse"
@@ -240,15 +241,15 @@ func (l *look) readHandOvers(r *reader, q *protocol.Queries) {
 
 func (l *look) scanGranted(r pgx.Rows) (pglock.LockInfo, error) {
 	var ticket int64
-	i, err := protocol.ScanLockInfo[pglock.Token, pglock.Mode](r, &ticket)
+	i, err := pglock.ForSiblings(hooks.Key{}).ScanLockInfo(r, &ticket)
 	if i.Held && i.Slot == 0 {
 		l.granted = ticket
 	}
 	if i.Held {
-		l.reckon(lists.SeenAt(pglock.LockInfo(i)), &i.LongestWait)
+		l.reckon(lists.SeenAt(i), &i.LongestWait)
 		i.Remaining = max(0, i.ExpiresAt.Sub(l.At))
 	}
-	return pglock.LockInfo(i), err
+	return i, err
 }
 
 func scanBrokenGuard(r pgx.Rows) (g BrokenGuard, err error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/argument"
-	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
@@ -179,8 +179,7 @@ func pages[T any](ctx context.Context, db *server.Plain, l listing, refused erro
 }
 
 func scanLock(rows pgx.Rows) (pglock.LockInfo, error) {
-	i, err := protocol.ScanLockInfo[pglock.Token, pglock.Mode](rows)
-	return pglock.LockInfo(i), err
+	return pglock.ForSiblings(hooks.Key{}).ScanLockInfo(rows)
 }
 
 func scanWaiter(rows pgx.Rows) (w Waiter, err error) {

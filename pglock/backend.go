@@ -111,8 +111,8 @@ func (d database) Watch(ctx context.Context, name string, lasting time.Duration)
 	err error) {
 	err = d.Query(ctx, protocol.Step{SQL: d.Queries.Watch, Args: []any{name, protocol.Interval(lasting)},
 		Scan: func(rows pgx.Rows) error {
-			i, err := protocol.ScanLockInfo[Token, Mode](rows, &channel, nil)
-			infos = append(infos, LockInfo(i))
+			i, err := scanLockInfo(rows, &channel, nil)
+			infos = append(infos, i)
 			return err
 		}})
 	return infos, channel, err

@@ -3,6 +3,10 @@ package pglock
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 // LockInfo is what everybody may know of a lock, or of one of its holders if it has several. Watch and package
@@ -35,4 +39,24 @@ type LockInfo struct {
 	// LongestWait is for how long the first request in the queue has waited, at the answer. 0: nobody waits. Like
 	// Waiting, it counts dead waiters too, until somebody sweeps them away.
 	LongestWait time.Duration `json:"-"`
+}
+
+// scanLockInfo reads a row of the columns that every view of locks has, and further columns after them.
+func scanLockInfo(rows pgx.Rows, more ...any) (i LockInfo, err error) {
+	var ttl, remaining int64
+	var acquiredAt, renewedAt, expiresAt, endedAt, slowest, longest *int64
+	var metadata *string
+	var capacity *int
+	err = rows.Scan(append([]any{&i.Name, &i.Held, &i.Holder, &i.Session, &i.Token, &ttl, &acquiredAt, &renewedAt,
+		&expiresAt, &endedAt, &remaining, &metadata, &i.Slot, &i.Mode, &capacity, &i.Waiting, &i.Grants, &slowest,
+		&longest, &i.Subtree}, more...)...)
+	i.TTL, i.Remaining = time.Duration(ttl)*time.Microsecond, time.Duration(remaining)*time.Microsecond
+	i.AcquiredAt, i.RenewedAt = protocol.Moment(acquiredAt), protocol.Moment(renewedAt)
+	i.ExpiresAt, i.EndedAt, i.Limit = protocol.Moment(expiresAt), protocol.Moment(endedAt), protocol.OrZero(capacity)
+	i.SlowestRenewal, i.LongestWait = time.Duration(protocol.OrZero(slowest))*time.Microsecond,
+		time.Duration(protocol.OrZero(longest))*time.Microsecond
+	if metadata != nil {
+		i.Metadata = json.RawMessage(*metadata)
+	}
+	return i, err
 }

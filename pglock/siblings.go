@@ -14,7 +14,7 @@ import (
 )
 
 // ForSiblings is for the other packages of this module alone.
-func ForSiblings(hooks.Key) hooks.Package { return ofPackage{} }
+func ForSiblings(hooks.Key) hooks.Package[LockInfo] { return ofPackage{} }
 
 // ForSiblings is for the other packages of this module alone.
 func (c *Client) ForSiblings(hooks.Key) hooks.Client[AcquireOption] { return ofClient{c} }
@@ -32,6 +32,10 @@ func (ofPackage) Start(ctx context.Context, queries *protocol.Queries,
 	query func(context.Context, protocol.Step) error, schema string) (int, error) {
 	found, err := start(ctx, queries, query, schema)
 	return found.version, err
+}
+
+func (ofPackage) ScanLockInfo(rows pgx.Rows, more ...any) (LockInfo, error) {
+	return scanLockInfo(rows, more...)
 }
 
 type ofClient struct{ *Client }

@@ -54,8 +54,8 @@ type Observed struct {
 // meant for them.
 type Key struct{ _ byte }
 
-// Package is what package pglock itself does for its siblings.
-type Package interface {
+// Package is what package pglock itself does for its siblings. LockInfo is pglock.LockInfo.
+type Package[LockInfo any] interface {
 	// ErrorFromSQL translates the server's errors of class LK, and its refusals that have a sentinel in pglock, into
 	// errors of pglock. It returns any other error unchanged. The name and the token are the lease's, if there is
 	// one.
@@ -65,6 +65,9 @@ type Package interface {
 	// ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect.
 	Start(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error,
 		schema string) (version int, err error)
+
+	// ScanLockInfo reads a row of the columns that every view of locks has, and further columns after them.
+	ScanLockInfo(rows pgx.Rows, more ...any) (LockInfo, error)
 }
 
 // Client is a *pglock.Client for its siblings. Option is pglock.AcquireOption.

@@ -1,59 +1,5 @@
 package protocol
 
-import (
-	"encoding/json"
-	"time"
-
-	"github.com/jackc/pgx/v5"
-)
-
-// LockInfo is pglock.LockInfo for its two readers. The types are parameters, because this package does not import
-// pglock.
-type LockInfo[Token ~int64, Mode ~string] struct {
-	Name       string
-	Held       bool
-	Holder     string
-	Session    string
-	Token      Token
-	TTL        time.Duration
-	AcquiredAt time.Time
-	RenewedAt  time.Time
-	ExpiresAt  time.Time
-	EndedAt    time.Time
-	Remaining  time.Duration
-	Metadata   json.RawMessage
-	Mode       Mode
-	Limit      int
-	Subtree    bool
-	Slot       int
-	Waiting    int
-	Grants     int64
-
-	SlowestRenewal time.Duration
-	LongestWait    time.Duration
-}
-
-// ScanLockInfo reads a row of the columns that every view of locks has, and further columns after them.
-func ScanLockInfo[Token ~int64, Mode ~string](rows pgx.Rows, more ...any) (i LockInfo[Token, Mode], err error) {
-	var ttl, remaining int64
-	var acquiredAt, renewedAt, expiresAt, endedAt *int64
-	var metadata *string
-	var capacity *int
-	var slowest, longest *int64
-	err = rows.Scan(append([]any{&i.Name, &i.Held, &i.Holder, &i.Session, &i.Token, &ttl, &acquiredAt, &renewedAt,
-		&expiresAt, &endedAt, &remaining, &metadata, &i.Slot, &i.Mode, &capacity, &i.Waiting, &i.Grants, &slowest,
-		&longest, &i.Subtree}, more...)...)
-	i.TTL, i.Remaining = time.Duration(ttl)*time.Microsecond, time.Duration(remaining)*time.Microsecond
-	i.AcquiredAt, i.RenewedAt = Moment(acquiredAt), Moment(renewedAt)
-	i.ExpiresAt, i.EndedAt, i.Limit = Moment(expiresAt), Moment(endedAt), OrZero(capacity)
-	i.SlowestRenewal, i.LongestWait = time.Duration(OrZero(slowest))*time.Microsecond,
-		time.Duration(OrZero(longest))*time.Microsecond
-	if metadata != nil {
-		i.Metadata = json.RawMessage(*metadata)
-	}
-	return i, err
-}
-
 // LookBriefly keeps the statements of a transaction from waiting for locks, and from running, for longer than so many
 // milliseconds. It returns the server's time.
 const LookBriefly = `SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
