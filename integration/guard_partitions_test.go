@@ -107,32 +107,7 @@ func TestI3_EveryWayIntoAPartitionNeedsTheFence(t *testing.T) {
 				if version < w.since {
 					t.Skipf("PostgreSQL %d has no such statement", version)
 				}
-				v := newPartedVaultOf(t, look, keyed)
-				if w.setup != "" {
-					v.look.exec(t, w.setup)
-				}
-				v.guard(t)
-				before := v.content(t)
-				v.enter(t, p)
-				p.exec(t, `BEGIN`)
-				if err := w.write(t.Context(), p); !w.noRow {
-					wantUnfenced(t, "without the fence", err)
-				} else if err != nil {
-					t.Error(err)
-				}
-				p.exec(t, `ROLLBACK`)
-				if after := v.content(t); after != before {
-					t.Errorf("I3: a refused write has changed %q to %q", before, after)
-				}
-				p.exec(t, `BEGIN`)
-				v.pass(t, p)
-				if err := w.write(t.Context(), p); err != nil {
-					t.Fatalf("with the fence: %v", err)
-				}
-				p.exec(t, `COMMIT`)
-				if after := v.content(t); (after == before) != w.noRow {
-					t.Errorf("with the fence: %q became %q", before, after)
-				}
+				w.try(t, newPartedVaultOf(t, look, keyed), p)
 			})
 		}
 	}

@@ -298,36 +298,39 @@ func TestI3_EveryWayToWriteToAGuardedTableNeedsItsFence(t *testing.T) {
 				if version < w.since {
 					t.Skipf("PostgreSQL %d has no such statement", version)
 				}
-				v := newVaultOf(t, look, keyed)
-				if w.setup != "" {
-					v.look.exec(t, w.setup)
-				}
-				v.guard(t)
-				before := v.content(t)
-				v.enter(t, p)
-				p.exec(t, `BEGIN`)
-				if err := w.write(t.Context(), p); w.noRow {
-					if err != nil {
-						t.Errorf("without a row: %v", err)
-					}
-				} else {
-					wantUnfenced(t, "without the fence", err)
-				}
-				p.exec(t, `ROLLBACK`)
-				if after := v.content(t); after != before {
-					t.Errorf("I3: a refused write has changed %q to %q", before, after)
-				}
-				p.exec(t, `BEGIN`)
-				v.pass(t, p)
-				if err := w.write(t.Context(), p); err != nil {
-					t.Fatalf("with the fence: %v", err)
-				}
-				p.exec(t, `COMMIT`)
-				if after := v.content(t); (after == before) != w.noRow {
-					t.Errorf("with the fence: %q became %q", before, after)
-				}
+				w.try(t, newVaultOf(t, look, keyed), p)
 			})
 		}
+	}
+}
+
+// try writes without the fence, which is refused and changes nothing, and then with it.
+func (w guardWay) try(t *testing.T, v *vault, p *peer) {
+	t.Helper()
+	if w.setup != "" {
+		v.look.exec(t, w.setup)
+	}
+	v.guard(t)
+	before := v.content(t)
+	v.enter(t, p)
+	p.exec(t, `BEGIN`)
+	if err := w.write(t.Context(), p); !w.noRow {
+		wantUnfenced(t, "without the fence", err)
+	} else if err != nil {
+		t.Errorf("without a row: %v", err)
+	}
+	p.exec(t, `ROLLBACK`)
+	if after := v.content(t); after != before {
+		t.Errorf("I3: a refused write has changed %q to %q", before, after)
+	}
+	p.exec(t, `BEGIN`)
+	v.pass(t, p)
+	if err := w.write(t.Context(), p); err != nil {
+		t.Fatalf("with the fence: %v", err)
+	}
+	p.exec(t, `COMMIT`)
+	if after := v.content(t); (after == before) != w.noRow {
+		t.Errorf("with the fence: %q became %q", before, after)
 	}
 }
 
