@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 var update = flag.Bool("update", false, "write the examples' code into docs/recipes.md and docs/scaling.md")
@@ -17,10 +19,7 @@ var shown = regexp.MustCompile("(?s)<!-- (examples/[^ ]+) -->\n```go\n(.*?)```\n
 // declarations is what follows the imports of a file.
 func declarations(t *testing.T, path string) string {
 	t.Helper()
-	source, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must.Get(os.ReadFile(path))(t)
 	_, rest, found := strings.Cut(string(source), "\n)\n")
 	if !found {
 		t.Fatalf("%s has no imports", path)
@@ -31,10 +30,7 @@ func declarations(t *testing.T, path string) string {
 func TestTheRecipesInTheDocumentationAreTheFilesThatAreTested(t *testing.T) {
 	seen := map[string]bool{}
 	for _, page := range []string{"../docs/recipes.md", "../docs/scaling.md"} {
-		before, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := must.Get(os.ReadFile(page))(t)
 		after := shown.ReplaceAllStringFunc(string(before), func(part string) string {
 			path := shown.FindStringSubmatch(part)[1]
 			seen[path] = true
@@ -43,9 +39,7 @@ func TestTheRecipesInTheDocumentationAreTheFilesThatAreTested(t *testing.T) {
 		switch {
 		case after == string(before):
 		case *update:
-			if err := os.WriteFile(page, []byte(after), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(page, []byte(after), 0o600))
 		default:
 			t.Errorf("%s shows other code than the files have: go test ./examples -run TheRecipes -update", page)
 		}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	_ "github.com/pglock-dev/pglock/leader" // so that a change of what the examples use is a change of these tests
@@ -173,19 +174,14 @@ func bringsItsOwnServer(t *testing.T, path string) {
 			t.Skipf("no programs are installed, and none are downloaded for this: %v", err)
 		}
 	}
-	temporary, err := os.MkdirTemp("", "pglock-examples-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	temporary := must.Get(os.MkdirTemp("", "pglock-examples-"))(t)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(temporary); err != nil {
 			t.Error(err)
 		}
 	})
 	//nolint:gosec // where root runs this, the server runs as another user
-	if err := os.Chmod(temporary, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chmod(temporary, 0o755))
 	cmd, out := command(t, path)
 	cmd.Env = append(os.Environ(), "TMPDIR="+temporary, "PGSERVICE=none", "PGOPTIONS=-c role=nobody_here")
 	if err := cmd.Run(); err != nil {
@@ -210,9 +206,7 @@ func leavesNothing(t *testing.T, path string, s os.Signal) {
 	}
 	defer stdout.Close()
 	cmd.Stdout = writer
-	if err := errors.Join(cmd.Start(), writer.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(cmd.Start(), writer.Close()))
 	var said bytes.Buffer
 	for buffer := make([]byte, 4096); !strings.Contains(said.String(), "ships order 1"); {
 		n, err := stdout.Read(buffer)
@@ -220,9 +214,7 @@ func leavesNothing(t *testing.T, path string, s os.Signal) {
 			t.Fatalf("%v\n%s", err, said.String())
 		}
 	}
-	if err := cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cmd.Process.Signal(s))
 	if _, err := io.Copy(&said, stdout); err != nil { // ends with the last process of it
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -38,9 +39,7 @@ func buildFirst(t *testing.T) programs {
 	dir := t.TempDir()
 	write := func(name string, content []byte, err error) {
 		t.Helper()
-		if err := errors.Join(err, os.WriteFile(filepath.Join(dir, name), content, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(err, os.WriteFile(filepath.Join(dir, name), content, 0o600)))
 	}
 	program, err := os.ReadFile("first/main.go")
 	write("main.go", program, err)
@@ -106,9 +105,7 @@ func (s *firstScene) run(t *testing.T, statements string) {
 
 func (s *firstScene) balance(t *testing.T) (balance int) {
 	t.Helper()
-	if err := s.owner.QueryRow(t.Context(), "SELECT balance FROM accounts WHERE id = 16").Scan(&balance); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.owner.QueryRow(t.Context(), "SELECT balance FROM accounts WHERE id = 16").Scan(&balance))
 	return balance
 }
 
@@ -124,9 +121,7 @@ func (in programs) start(t *testing.T, url, command string, args ...string) *pro
 	p := &process{cmd: exec.Command(filepath.Join(string(in), command), args...), done: make(chan error, 1)}
 	p.cmd.Env = append(os.Environ(), "DATABASE_URL="+url)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.cmd.Start())
 	ended := make(chan struct{})
 	go func() { p.done <- p.cmd.Wait(); close(ended) }()
 	t.Cleanup(func() {
@@ -211,21 +206,14 @@ func terminated(t *testing.T, s *firstScene) {
 			s.start(t, s.db.URL(), "pglock-admin", "guard", "add", "accounts", "--key", "id").want(t, 0, "is guarded")
 		}
 		before := s.balance(t)
-		tx, err := s.db.Conn(t).Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tx.Exec(t.Context(), "SELECT FROM accounts WHERE id = 16 FOR UPDATE"); err != nil {
-			t.Fatal(err)
-		}
+		tx := must.Get(s.db.Conn(t).Begin(t.Context()))(t)
+		must.Get(tx.Exec(t.Context(), "SELECT FROM accounts WHERE id = 16 FOR UPDATE"))(t)
 		first := s.start(t, s.asUser, "example")
 		s.awaitBlocked(t)
 		next := s.start(t, s.asUser, "example")
 		held := s.await(t, first, 1)
 
-		if err := first.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, first.cmd.Process.Signal(syscall.SIGTERM))
 		signalled := time.Now()
 		granted := s.await(t, next, 0)
 		// on a busy machine; the lease would last for half a minute
@@ -238,9 +226,7 @@ func terminated(t *testing.T, s *firstScene) {
 			t.Errorf("token %d after %d", granted.Token, held.Token)
 		}
 		first.want(t, 1, "context canceled")
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, tx.Rollback(t.Context()))
 		next.want(t, 0, fmt.Sprintf("balance: %d", before+60))
 	}
 }

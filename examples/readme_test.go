@@ -21,10 +21,7 @@ import (
 // blocksOf gives the README's code blocks in a language, in their order.
 func blocksOf(t *testing.T, language string) (blocks []string) {
 	t.Helper()
-	text, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../README.md"))(t)
 	rest := string(text)
 	for {
 		_, below, found := strings.Cut(rest, "\n```"+language+"\n")
@@ -53,19 +50,13 @@ func wantBlock(t *testing.T, number int, code string) {
 
 func TestTheReadmeHasThisProgram(t *testing.T) {
 	t.Parallel()
-	program, err := os.ReadFile("first/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(os.ReadFile("first/main.go"))(t)
 	wantBlock(t, 0, string(program))
 }
 
 func TestTheReadmeHasThisNightlyJob(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile("nightly_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must.Get(os.ReadFile("nightly_test.go"))(t)
 	_, code, _ := strings.Cut(string(source), "\n// In the README from here on.\n")
 	wantBlock(t, 1, code)
 }
@@ -78,10 +69,7 @@ func TestEightReplicasDoTheNightlyJobOnce(t *testing.T) {
 	ends := make(chan error, replicas)
 	for range replicas {
 		pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 2 })
-		client, err := pglock.New(t.Context(), pool)
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := must.Get(pglock.New(t.Context(), pool))(t)
 		t.Cleanup(func() { _ = client.Close(context.WithoutCancel(t.Context())) })
 		go func() { ends <- nightly(t.Context(), client, pool, due) }() // received below
 	}
@@ -101,10 +89,7 @@ func TestANightlyJobThatFailedIsDoneByTheNextReplica(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t)
-	client, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(pglock.New(t.Context(), pool))(t)
 	defer func() { _ = client.Close(context.WithoutCancel(t.Context())) }()
 	if err := nightly(t.Context(), client, pool, due); err == nil {
 		t.Error("a report was written into a table that does not exist")
@@ -142,7 +127,5 @@ var due = time.Date(2026, 11, 22, 2, 30, 0, 0, time.UTC)
 
 func execute(t *testing.T, pool *pgxpool.Pool, statements string) {
 	t.Helper()
-	if _, err := pool.Exec(t.Context(), statements, pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(pool.Exec(t.Context(), statements, pgx.QueryExecModeSimpleProtocol))(t)
 }

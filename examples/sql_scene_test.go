@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -46,17 +47,13 @@ func newScriptScene(t *testing.T) *scriptScene {
 
 func (s *scriptScene) exec(t *testing.T, query string, args ...any) {
 	t.Helper()
-	if _, err := s.pool.Exec(t.Context(), query, args...); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.pool.Exec(t.Context(), query, args...))(t)
 }
 
 func one[T any](t *testing.T, s *scriptScene, query string, args ...any) T {
 	t.Helper()
 	var v T
-	if err := s.pool.QueryRow(t.Context(), query, args...).Scan(&v); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.pool.QueryRow(t.Context(), query, args...).Scan(&v))
 	return v
 }
 
@@ -71,33 +68,22 @@ func (s *scriptScene) has(t *testing.T, balance int64) {
 // acquire is the other's; the lock must be free.
 func (s *scriptScene) acquire(t *testing.T) *pglock.Lease {
 	t.Helper()
-	l, err := s.other.TryAcquire(t.Context(), lock)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(s.other.TryAcquire(t.Context(), lock))(t)
 	return l
 }
 
 // breakLock ends the lease of whoever holds the lock.
 func (s *scriptScene) breakLock(t *testing.T) {
 	t.Helper()
-	if _, err := s.admin.Break(t.Context(), lock, "its host is gone", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.admin.Break(t.Context(), lock, "its host is gone", lockadmin.BreakOptions{}))(t)
 }
 
 // hold begins a transaction that holds the row of the query's, until it ends.
 func (s *scriptScene) hold(t *testing.T, query string) pgx.Tx {
 	t.Helper()
-	tx, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must.Get(s.pool.Begin(t.Context()))(t)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	tag, err := tx.Exec(t.Context(), query+" FOR UPDATE")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tag := must.Get(tx.Exec(t.Context(), query+" FOR UPDATE"))(t)
 	if tag.RowsAffected() != 1 {
 		t.Fatalf("%q holds %d rows, want 1", query, tag.RowsAffected())
 	}

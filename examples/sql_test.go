@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 const theAccount = `SELECT FROM accounts WHERE id = 16`
@@ -72,9 +74,7 @@ func TestSecondScriptSaysWhoHoldsTheLockAndWritesNothing(t *testing.T) {
 	first := s.fencedWrite(t)
 	s.blocks(t, row, first)
 	s.fencedWrite(t).refused(t, "ERROR:  55006: lock 'accounts/16' is held by 'fenced_write.sql'")
-	if err := row.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, row.Rollback(t.Context()))
 	first.succeeds(t)
 	s.has(t, 60)
 }
@@ -86,9 +86,7 @@ func TestI10_ScriptWhoseLeaseIsBrokenBeforeItsCommitWritesNothing(t *testing.T) 
 	r := s.fencedWrite(t)
 	s.blocks(t, row, r)
 	s.breakLock(t)
-	if err := row.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, row.Rollback(t.Context()))
 	r.refused(t, "LK003", "reason=broken")
 	s.has(t, 0)
 }
@@ -103,15 +101,9 @@ func TestI3_OvertakenScriptIsToldWhichTokenStandsAtTheFence(t *testing.T) {
 	s.blocks(t, fence, r)
 	s.breakLock(t)
 	lease := s.acquire(t)
-	if _, err := fencedstore.Guard(t.Context(), fence, lease); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := fence.Exec(t.Context(), `UPDATE accounts SET balance = balance + 1000`); err != nil {
-		t.Fatal(err)
-	}
-	if err := fence.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(fencedstore.Guard(t.Context(), fence, lease))(t)
+	must.Get(fence.Exec(t.Context(), `UPDATE accounts SET balance = balance + 1000`))(t)
+	must.Do(t, fence.Commit(t.Context()))
 	r.refused(t, "LK002", fmt.Sprintf("last_token=%d", lease.Token()))
 	s.has(t, 1060)
 }
@@ -160,10 +152,7 @@ func TestI8_ReleaseOfTheScriptIsAnnounced(t *testing.T) {
 			row := s.hold(t, theAccount)
 			r := s.fencedWrite(t)
 			s.blocks(t, row, r)
-			listener, err := s.pool.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			listener := must.Get(s.pool.Acquire(t.Context()))(t)
 			defer listener.Release()
 			key, channel := uuid.New(), ""
 			if who == "to who watches" {
@@ -174,12 +163,8 @@ func TestI8_ReleaseOfTheScriptIsAnnounced(t *testing.T) {
 					`SELECT pglock.acquire_lease($1, $2, $3, 'waits', '30 s', p_wait => true, p_session_ttl => '1 min')`,
 					lock, uuid.New(), key)
 			}
-			if _, err := listener.Exec(t.Context(), `LISTEN "`+channel+`"`); err != nil {
-				t.Fatal(err)
-			}
-			if err := row.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(listener.Exec(t.Context(), `LISTEN "`+channel+`"`))(t)
+			must.Do(t, row.Rollback(t.Context()))
 			r.succeeds(t)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -20,10 +21,7 @@ func TestMain(m *testing.M) {
 func TestTwoProgramsHandleAMessageOnceEach(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Database(t).Pool(t)
-	client, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(pglock.New(t.Context(), pool))(t)
 	defer client.Close(context.WithoutCancel(t.Context()))
 	handled := map[string]int{}
 	for _, name := range []string{"bookings", "mails", "bookings", "mails"} {
@@ -46,13 +44,8 @@ func TestAConsumerPassesTheFenceThatAGuardOfTheAccountsAsksFor(t *testing.T) {
 		INSERT INTO accounts VALUES (16, 0)`); err != nil {
 		t.Fatal(err)
 	}
-	if err := fencedstore.GuardTable(t.Context(), pool, "accounts", fencedstore.WithTableKey("id")); err != nil {
-		t.Fatal(err)
-	}
-	client, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, fencedstore.GuardTable(t.Context(), pool, "accounts", fencedstore.WithTableKey("id")))
+	client := must.Get(pglock.New(t.Context(), pool))(t)
 	defer client.Close(context.WithoutCancel(t.Context()))
 	consumer := &Consumer{Name: "bookings", Client: client, Store: fencedstore.New(pool)}
 	consumer.Apply = func(ctx context.Context, tx pgx.Tx, m Message) error {

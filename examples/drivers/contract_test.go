@@ -8,6 +8,8 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/pglock"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // A way is one way to write, for the tests that hold for all of them.
@@ -45,9 +47,7 @@ func nothing() error { return nil }
 func TestWriteUnderALiveLeaseIsCommittedWithAllItsStatements(t *testing.T) {
 	forEveryWay(t, func(t *testing.T, s *scene, d deposit) {
 		lease := s.lease(t)
-		if err := d(t.Context(), lease, []int64{10, 20, 30}, nothing); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, d(t.Context(), lease, []int64{10, 20, 30}, nothing))
 		s.has(t, 60)
 		var token pglock.Token
 		if err := s.pool.QueryRow(t.Context(), `SELECT last_token FROM pglock.list_fences($1)`,
@@ -76,9 +76,7 @@ func TestI3_OvertakenWriterIsToldWhichTokenStandsAtTheFence(t *testing.T) {
 func TestI3_OneGrantWritesOnceUnlessItIsAllowedMore(t *testing.T) {
 	forEveryWay(t, func(t *testing.T, s *scene, d deposit) {
 		lease := s.lease(t)
-		if err := d(t.Context(), lease, []int64{60}, nothing); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, d(t.Context(), lease, []int64{60}, nothing))
 		err := d(t.Context(), lease, []int64{60}, nothing)
 		var stale *fencedstore.StaleTokenError
 		if !errors.As(err, &stale) || stale.LastToken != lease.Token() {

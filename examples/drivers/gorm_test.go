@@ -12,6 +12,8 @@ import (
 
 	"github.com/pglock-dev/pglock/examples/drivers"
 	"github.com/pglock-dev/pglock/fencedstore"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 var (
@@ -27,10 +29,7 @@ func openGORM(t *testing.T, s *scene, dialect postgres.Config, config gorm.Confi
 	t.Helper()
 	dialect.DSN = s.url
 	config.Logger = logger.Discard
-	db, err := gorm.Open(postgres.New(dialect), &config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(gorm.Open(postgres.New(dialect), &config))(t)
 	t.Cleanup(func() {
 		pool, err := db.DB()
 		if err != nil {
@@ -50,10 +49,7 @@ func add(tx *gorm.DB, account, amount int64) error {
 func gormDeposit(dialect postgres.Config, config gorm.Config) func(*testing.T, *scene) deposit {
 	return func(t *testing.T, s *scene) deposit {
 		db := openGORM(t, s, dialect, config)
-		pool, err := db.DB()
-		if err != nil {
-			t.Fatal(err)
-		}
+		pool := must.Get(db.DB())(t)
 		return func(ctx context.Context, fenced fencedstore.Fenced, amounts []int64, last func() error) error {
 			return fencedstore.NewSQL(pool).Write(ctx, fenced, func(ctx context.Context, tx *sql.Tx) error {
 				for _, amount := range amounts {

@@ -12,6 +12,8 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/pglock-dev/pglock/examples/drivers"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // plainDeposit pays 60 into the account with SQL functions alone, and calls last before its end.
@@ -32,10 +34,7 @@ func plain(t *testing.T) (*scene, *sql.DB, drivers.Grant) {
 	t.Helper()
 	s := newScene(t)
 	db := openSQL(t, "postgres", s.url)
-	g, err := drivers.Acquire(t.Context(), db, s.lock, "lib/pq alone", "60 s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must.Get(drivers.Acquire(t.Context(), db, s.lock, "lib/pq alone", "60 s"))(t)
 	return s, db, g
 }
 
@@ -58,9 +57,7 @@ func TestLockOfASQLProgramExcludesGoClientsUntilItIsReleased(t *testing.T) {
 	if err := g.Renew(t.Context(), db); err != nil {
 		t.Error(err)
 	}
-	if err := plainDeposit(t.Context(), db, g, nothing); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, plainDeposit(t.Context(), db, g, nothing))
 	s.has(t, 60)
 	if err := g.Release(t.Context(), db); err != nil {
 		t.Error(err)
@@ -73,10 +70,7 @@ func TestLockOfASQLProgramExcludesGoClientsUntilItIsReleased(t *testing.T) {
 func TestI8_ReleaseOfASQLProgramIsAnnouncedToTheNextInTheQueue(t *testing.T) {
 	t.Parallel()
 	s, db, g := plain(t)
-	listener, err := s.pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(s.pool.Acquire(t.Context()))(t)
 	defer listener.Release()
 	key, channel := uuid.New(), ""
 	if err := listener.QueryRow(t.Context(), `SELECT 'pglock_' || left(encode(sha256(uuid_send($1)), 'hex'), 32)`,
@@ -88,13 +82,9 @@ func TestI8_ReleaseOfASQLProgramIsAnnouncedToTheNextInTheQueue(t *testing.T) {
 		`SELECT pglock.acquire_lease('` + s.lock + `', gen_random_uuid(), '` + key.String() + `', 'waits', '30 s',
 			p_wait => true, p_session_ttl => '1 min')`,
 	} {
-		if _, err := listener.Exec(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(listener.Exec(t.Context(), query))(t)
 	}
-	if err := g.Release(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, g.Release(t.Context(), db))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if _, err := listener.Conn().WaitForNotification(ctx); err != nil {
@@ -106,12 +96,8 @@ func TestI8_ReleaseOfASQLProgramIsAnnouncedToTheNextInTheQueue(t *testing.T) {
 func TestGrantAndReleaseOfASQLProgramStandIfTheirAnnouncementFails(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	if _, err := s.pool.Exec(t.Context(), `SELECT pglock.watch($1, '1 min')`, s.lock); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.pool.Exec(t.Context(), `ALTER FUNCTION pglock.announce RENAME TO unannounced`); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.pool.Exec(t.Context(), `SELECT pglock.watch($1, '1 min')`, s.lock))(t)
+	must.Get(s.pool.Exec(t.Context(), `ALTER FUNCTION pglock.announce RENAME TO unannounced`))(t)
 	db := openSQL(t, "postgres", s.url)
 	g, err := drivers.Acquire(t.Context(), db, s.lock, "lib/pq alone", "60 s")
 	if err != nil {
@@ -140,9 +126,7 @@ func TestI3_OvertakenSQLProgramIsToldWhichTokenStandsAtTheFence(t *testing.T) {
 func TestI3_SQLProgramWritesOnceForEachGrant(t *testing.T) {
 	t.Parallel()
 	s, db, g := plain(t)
-	if err := plainDeposit(t.Context(), db, g, nothing); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, plainDeposit(t.Context(), db, g, nothing))
 	if err := plainDeposit(t.Context(), db, g, nothing); !errors.Is(err, drivers.ErrStop) {
 		t.Errorf("the second write answered %v, want %v", err, drivers.ErrStop)
 	}
@@ -183,10 +167,7 @@ func TestI4_ExpiredSQLProgramIsRefusedAtTheFence(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	db := openSQL(t, "postgres", s.url)
-	g, err := drivers.Acquire(t.Context(), db, s.lock, "lib/pq alone", "100 ms")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must.Get(drivers.Acquire(t.Context(), db, s.lock, "lib/pq alone", "100 ms"))(t)
 	s.eventually(t, "the lease to run out", `SELECT expires_at <= clock_timestamp() FROM pglock.get_lock($1)`, s.lock)
 	stops(t, plainDeposit(t.Context(), db, g, nothing), "LK001", "reason=expired")
 	s.has(t, 0)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/examples/drivers"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -35,9 +36,7 @@ func forEveryProgram(t *testing.T, test func(t *testing.T, s *scene, run func(ct
 func TestProgramWritesEachTimeAndDoesItsKeyOnce(t *testing.T) {
 	forEveryProgram(t, func(t *testing.T, s *scene, run func(context.Context, string) error) {
 		for n := range int64(3) {
-			if err := run(t.Context(), s.url); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, run(t.Context(), s.url))
 			s.has(t, 67+60*n)
 		}
 	})
@@ -88,12 +87,8 @@ func TestProgramWhoseKeyFailsDoesItTheNextTime(t *testing.T) {
 			t.Errorf("%v, want the violation of the constraint", err)
 		}
 		s.has(t, 60)
-		if _, err := s.pool.Exec(t.Context(), "ALTER TABLE accounts DROP CONSTRAINT poor"); err != nil {
-			t.Fatal(err)
-		}
-		if err := run(t.Context(), s.url); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(s.pool.Exec(t.Context(), "ALTER TABLE accounts DROP CONSTRAINT poor"))(t)
+		must.Do(t, run(t.Context(), s.url))
 		s.has(t, 127)
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglock-dev/pglock/examples/drivers/accounts"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -40,9 +41,7 @@ func newScene(t *testing.T) *scene {
 	t.Helper()
 	db := pgtest.Database(t)
 	s := &scene{url: db.URL(), pool: db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 4 * int32(len(ways)) })}
-	if _, err := s.pool.Exec(t.Context(), accountsSchema); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.pool.Exec(t.Context(), accountsSchema))(t)
 	s.holder, s.other = newClient(t, s.pool), newClient(t, s.pool)
 	var err error
 	if s.admin, err = lockadmin.New(t.Context(), s.pool); err != nil {
@@ -54,9 +53,7 @@ func newScene(t *testing.T) *scene {
 // with is the scene with another account.
 func (s *scene) with(t *testing.T, account int64) *scene {
 	t.Helper()
-	if _, err := s.pool.Exec(t.Context(), "INSERT INTO accounts VALUES ($1)", account); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.pool.Exec(t.Context(), "INSERT INTO accounts VALUES ($1)", account))(t)
 	another := *s
 	another.account, another.lock = account, fmt.Sprintf("account/%d", account)
 	return &another
@@ -64,10 +61,7 @@ func (s *scene) with(t *testing.T, account int64) *scene {
 
 func newClient(t *testing.T, pool *pgxpool.Pool) *pglock.Client {
 	t.Helper()
-	c, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(pglock.New(t.Context(), pool))(t)
 	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
 	return c
 }
@@ -77,19 +71,14 @@ func (s *scene) lease(t *testing.T) *pglock.Lease { return s.leaseOf(t, time.Min
 
 func (s *scene) leaseOf(t *testing.T, ttl time.Duration) *pglock.Lease {
 	t.Helper()
-	l, err := s.holder.TryAcquire(t.Context(), s.lock, pglock.WithTTL(ttl))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(s.holder.TryAcquire(t.Context(), s.lock, pglock.WithTTL(ttl)))(t)
 	return l
 }
 
 // breakLock ends the lease of whoever holds the lock.
 func (s *scene) breakLock(t *testing.T) {
 	t.Helper()
-	if _, err := s.admin.Break(t.Context(), s.lock, "its host is gone", lockadmin.BreakOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.admin.Break(t.Context(), s.lock, "its host is gone", lockadmin.BreakOptions{}))(t)
 }
 
 // overtake ends the holder's lease and has the other write in its place. It returns the other's token.
@@ -119,10 +108,7 @@ func (s *scene) succeed(t *testing.T) pglock.Token {
 // has fails the test unless the account has the balance.
 func (s *scene) has(t *testing.T, balance int64) {
 	t.Helper()
-	got, err := accounts.New(s.pool).Balance(t.Context(), s.account)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(accounts.New(s.pool).Balance(t.Context(), s.account))(t)
 	if got != balance {
 		t.Errorf("the balance is %d, want %d", got, balance)
 	}
@@ -141,9 +127,7 @@ func (s *scene) eventually(t *testing.T, what, query string, args ...any) {
 	deadline := time.Now().Add(patience)
 	for {
 		var done bool
-		if err := s.pool.QueryRow(t.Context(), query, args...).Scan(&done); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.pool.QueryRow(t.Context(), query, args...).Scan(&done))
 		if done {
 			return
 		}
@@ -157,10 +141,7 @@ func (s *scene) eventually(t *testing.T, what, query string, args ...any) {
 // openSQL opens the database with a driver of database/sql.
 func openSQL(t *testing.T, driver, url string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open(driver, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(sql.Open(driver, url))(t)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/pglock"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // What GORM has for a connection inside Transaction is a transaction of database/sql, with prepared statements or
@@ -93,9 +95,7 @@ func (g *gate) passed(t *testing.T) {
 
 func (g *gate) rows(t *testing.T) (n int) {
 	t.Helper()
-	if err := g.s.pool.QueryRow(t.Context(), `SELECT count(*) FROM done`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, g.s.pool.QueryRow(t.Context(), `SELECT count(*) FROM done`).Scan(&n))
 	return n
 }
 
@@ -172,9 +172,7 @@ func labelled(t *testing.T, f func()) {
 func goesOn(t *testing.T) (left []string) {
 	t.Helper()
 	var all strings.Builder
-	if err := pprof.Lookup("goroutine").WriteTo(&all, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, pprof.Lookup("goroutine").WriteTo(&all, 1))
 	for one := range strings.SplitSeq(all.String(), "\n\n") {
 		if strings.Contains(one, fmt.Sprintf("%q", t.Name())) && strings.Contains(one, "pglock/fencedstore.") {
 			left = append(left, one)
@@ -279,9 +277,7 @@ func TestWorkLongerThanATTLIsCommittedWhateverTheDriver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := warm(t, newScene(t))
-			if _, err := s.pool.Exec(t.Context(), `CREATE TABLE done (n int)`); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(s.pool.Exec(t.Context(), `CREATE TABLE done (n int)`))(t)
 			db, lease := openDriver(t, of, s.url), s.leaseOf(t, 4*time.Second)
 			for i := range 2 {
 				store := fencedstore.NewSQL(db).With(fencedstore.WithTimeLimit(time.Minute))
@@ -328,9 +324,7 @@ func TestWriteReplacesDeadConnectionsWhateverTheDriver(t *testing.T) {
 				_ = c.Close()
 			}
 			for _, pid := range pids {
-				if _, err := s.pool.Exec(t.Context(), `SELECT pg_terminate_backend($1, 10000)`, pid); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(s.pool.Exec(t.Context(), `SELECT pg_terminate_backend($1, 10000)`, pid))(t)
 			}
 			if err := fencedstore.NewSQL(db).Write(t.Context(), lease, func(context.Context, *sql.Tx) error {
 				return nil

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -23,13 +24,8 @@ func TestARefusedTransferLeavesTheAccountsAsTheyWere(t *testing.T) {
 		CREATE TABLE transfers (from_id bigint NOT NULL, to_id bigint NOT NULL, amount bigint NOT NULL)`); err != nil {
 		t.Fatal(err)
 	}
-	if err := Guard(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
-	client, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Guard(t.Context(), pool))
+	client := must.Get(pglock.New(t.Context(), pool))(t)
 	defer client.Close(context.WithoutCancel(t.Context()))
 	ledger := &Ledger{Client: client, Store: fencedstore.New(pool)}
 	for name, tc := range map[string]struct {

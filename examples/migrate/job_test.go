@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -23,10 +24,7 @@ func TestMain(m *testing.M) {
 func TestApplicationsMakeMigrationsOfTheSameName(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Database(t).Pool(t)
-	client, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(pglock.New(t.Context(), pool))(t)
 	defer client.Close(context.WithoutCancel(t.Context()))
 	store := fencedstore.New(pool)
 	var made []string

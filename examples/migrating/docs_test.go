@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 var update = flag.Bool("update", false, "write the functions into docs/migrating.md")
@@ -20,10 +22,7 @@ var block = regexp.MustCompile("(?s)<!-- (\\S+\\.go) (\\w+) -->\n\n```go\n(.*?)`
 
 func TestTheDocsShowTheProgramsThatRun(t *testing.T) {
 	const page = "../../docs/migrating.md"
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(page))(t)
 	shown := make(map[string]bool)
 	fresh := block.ReplaceAllStringFunc(string(text), func(found string) string {
 		parts := block.FindStringSubmatch(found)
@@ -36,9 +35,7 @@ func TestTheDocsShowTheProgramsThatRun(t *testing.T) {
 		return fmt.Sprintf("<!-- %s %s -->\n\n```go\n%s```\n", parts[1], parts[2], code)
 	})
 	if *update {
-		if err := os.WriteFile(page, []byte(fresh), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(page, []byte(fresh), 0o644))
 	}
 	files, err := filepath.Glob("from*/*.go")
 	if err != nil || len(files) == 0 {
@@ -54,15 +51,9 @@ func TestTheDocsShowTheProgramsThatRun(t *testing.T) {
 // source is a function with its comment.
 func source(t *testing.T, file, function string) string {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(file))(t)
 	files := token.NewFileSet()
-	parsed, err := parser.ParseFile(files, file, text, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := must.Get(parser.ParseFile(files, file, text, parser.ParseComments))(t)
 	for _, d := range parsed.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok && f.Name.Name == function {
 			from := f.Pos()

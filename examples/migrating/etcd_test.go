@@ -14,6 +14,8 @@ import (
 
 	"github.com/pglock-dev/pglock/examples/migrating/frometcd"
 	"github.com/pglock-dev/pglock/pglock"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // cutOff is closed to cut a link. It keeps its connections open, and nothing comes through any more: neither side hears
@@ -23,10 +25,7 @@ type cutOff chan struct{}
 // link gives a client of etcd whose connections can be cut off.
 func link(t *testing.T, etcd *clientv3.Client) (*clientv3.Client, cutOff) {
 	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	cut, ended, forwards := make(cutOff), make(chan struct{}), new(sync.WaitGroup)
 	forward := func(to, from net.Conn) {
 		defer to.Close()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pglock-dev/pglock/examples/migrating/report"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -37,9 +38,7 @@ func newScene(t *testing.T, schemas ...string) *scene {
 	t.Helper()
 	pool := pgtest.Database(t).Pool(t, func(c *pgxpool.Config) { c.MaxConns = 10 })
 	for _, sql := range append(schemas, report.Schema, "INSERT INTO reports VALUES ('nightly', 0)") {
-		if _, err := pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(pool.Exec(t.Context(), sql))(t)
 	}
 	return &scene{t, pool, fencedstore.New(pool)}
 }
@@ -79,10 +78,7 @@ func newEtcd(t *testing.T) *clientv3.Client {
 	free := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	config.ListenClientUrls, config.ListenPeerUrls = free, free
 	config.UnsafeNoFsync = true
-	server, err := embed.StartEtcd(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Get(embed.StartEtcd(config))(t)
 	t.Cleanup(server.Close)
 	select {
 	case <-server.Server.ReadyNotify():

@@ -29,9 +29,7 @@ func TestFileIsReplacedOnlyFromWhatWasSeen(t *testing.T) {
 	f := file{filepath.Join(t.TempDir(), "f")}
 	put := func(text string) {
 		t.Helper()
-		if err := f.update(t.Context(), func(string) (string, error) { return text, nil }); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.update(t.Context(), func(string) (string, error) { return text, nil }))
 	}
 	for name, tc := range map[string]struct {
 		captured, applied string // what others have written after each
@@ -45,9 +43,7 @@ func TestFileIsReplacedOnlyFromWhatWasSeen(t *testing.T) {
 	} {
 		put("before")
 		op := replace(f, "ours")
-		if err := op.Capture(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, op.Capture(t.Context()))
 		if tc.captured != "" {
 			put(tc.captured)
 		}
@@ -74,10 +70,7 @@ func TestARequestWaitsForItsPredecessorForSoLongOnly(t *testing.T) {
 		asked <- struct{}{}
 		<-free // whatever ends
 	})
-	handler, err := protect(t.Context(), pgtest.Database(t).Pool(t), service, 3*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	handler := must.Get(protect(t.Context(), pgtest.Database(t).Pool(t), service, 3*time.Second))(t)
 	ask := func(token string) chan int {
 		r := httptest.NewRequest(http.MethodPut, "/page", nil)
 		r.Header.Set(fencedhttp.Header, token)
@@ -113,15 +106,9 @@ func TestARequestUnderWayEndsWithTheLease(t *testing.T) {
 	}))
 	defer silent.Close()
 	pool := pgtest.Database(t).Pool(t)
-	client, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(pglock.New(t.Context(), pool))(t)
 	t.Cleanup(func() { _ = client.Close(context.Background()) })
-	lease, err := client.Acquire(t.Context(), "report")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must.Get(client.Acquire(t.Context(), "report"))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	came := make(chan error, 1)
@@ -131,9 +118,7 @@ func TestARequestUnderWayEndsWithTheLease(t *testing.T) {
 		came <- put(ctx, &http.Client{Transport: &fencedhttp.Transport{Base: base}}, lease, silent.URL, "text")
 	}()
 	<-asked
-	if _, err := pool.Exec(t.Context(), "SELECT pglock.break_lock('report', 'test', 'test')"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(pool.Exec(t.Context(), "SELECT pglock.break_lock('report', 'test', 'test')"))(t)
 	if _, err := lease.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Fatalf("Check: %v, want ErrLost", err)
 	}
