@@ -134,8 +134,7 @@ func (b *bench) wantRows(t *testing.T, want int, from string) {
 }
 
 func code(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if pgErr, is := errors.AsType[*pgconn.PgError](err); is {
 		return pgErr.Code
 	}
 	return ""

@@ -182,8 +182,7 @@ func wantAnswer(t *testing.T, look *peer, g grant, tag string, err error, want s
 
 // detail is the DETAIL of a server's error, or "".
 func detail(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if pgErr, is := errors.AsType[*pgconn.PgError](err); is {
 		return pgErr.Detail
 	}
 	return ""

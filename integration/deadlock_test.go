@@ -124,8 +124,7 @@ func TestCircleThroughTheQueueIsFound(t *testing.T) {
 	awaitQueue(t, look, "x", 2)
 	began := time.Now()
 	_, err := a.Acquire(read.Context(), "y") // a waits for b: b -> c -> a -> b
-	var deadlock *pglock.DeadlockError
-	if !errors.As(err, &deadlock) || deadlock.Circle[0].Waiter != "a" ||
+	if deadlock, is := errors.AsType[*pglock.DeadlockError](err); !is || deadlock.Circle[0].Waiter != "a" ||
 		deadlock.Circle[len(deadlock.Circle)-1].Holder != "a" {
 		t.Fatalf("%v, want a circle that begins and ends with a", err)
 	}

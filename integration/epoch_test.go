@@ -36,8 +36,7 @@ func TestI22_StepsNeverReachTheNextLine(t *testing.T) {
 	next := func(epoch, above, drawn int64) (e int64, state string) {
 		t.Helper()
 		err := p.QueryRow(t.Context(), call, epoch, above, drawn).Scan(&e)
-		var refused *pgconn.PgError
-		if errors.As(err, &refused) {
+		if refused, is := errors.AsType[*pgconn.PgError](err); is {
 			return 0, refused.Code
 		} else if err != nil {
 			t.Fatal(err)

@@ -221,8 +221,7 @@ func wantCount(t *testing.T, look *peer, want int, what, sql string, args ...any
 
 // state is the SQLSTATE of a server's error, or "".
 func state(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if pgErr, is := errors.AsType[*pgconn.PgError](err); is {
 		return pgErr.Code
 	}
 	return ""

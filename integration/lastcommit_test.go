@@ -45,8 +45,7 @@ func TestI9_WhoeverComesDuringTheLastCommitIsServedInOrder(t *testing.T) {
 				mustRelease(t, mustTry(t, c, "another lock"))
 			}
 			_, err := pools[0].TryAcquire(t.Context(), "x")
-			var held *pglock.HeldError
-			if !errors.As(err, &held) || held.Holder != "" {
+			if held, is := errors.AsType[*pglock.HeldError](err); !is || held.Holder != "" {
 				t.Errorf("a try: %v, want a HeldError that names nobody", err)
 			}
 			pgtest.Eventually(t, "nobody to wait in the server", func() bool {

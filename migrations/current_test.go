@@ -291,8 +291,7 @@ func TestCheckSaysWhatUpWouldRefuse(t *testing.T) {
 	wants := func(when, address string, right bool) {
 		t.Helper()
 		err := Check(t.Context(), address, files)
-		var lacks *RightError
-		if errors.As(err, &lacks) != right || !right && err != nil {
+		if _, is := errors.AsType[*RightError](err); is != right || !right && err != nil {
 			t.Errorf("%s: %v", when, err)
 		}
 		if up := Up(t.Context(), address, ladder(t, 3, nil)); (up != nil) != right {

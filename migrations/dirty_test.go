@@ -25,8 +25,7 @@ func TestAFailedStepLeavesNothingAndTheSameCallWorksOnceTheCauseIsMended(t *test
 		for range 2 {
 			err := Up(t.Context(), db.URL(), files)
 			wantStep(t, err, at-1, at, `relation "public.needed" does not exist`)
-			var pgErr *pgconn.PgError
-			if !errors.As(err, &pgErr) || pgErr.Code != "42P01" {
+			if pgErr, is := errors.AsType[*pgconn.PgError](err); !is || pgErr.Code != "42P01" {
 				t.Errorf("%v does not lead to what the server said", err)
 			}
 			wantVersion(t, db.URL(), at-1, false)

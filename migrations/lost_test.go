@@ -86,8 +86,7 @@ func TestAnAnswerThatCannotBeFoundOutIsCalledUnknown(t *testing.T) {
 	files := ladder(t, 3, nil)
 	for _, done := range []bool{true, false} {
 		err := Up(t.Context(), cutAt(t, db, 2, done, true), files)
-		var step *StepError
-		if !errors.As(err, &step) || !step.Unknown || step.From != 1 || step.To != 2 {
+		if step, is := errors.AsType[*StepError](err); !is || !step.Unknown || step.From != 1 || step.To != 2 {
 			t.Errorf("%v, want a StepError whose outcome is unknown", err)
 		}
 		mustUp(t, db.URL(), files)

@@ -30,8 +30,7 @@ func TestALeaseThatIsLostInTheGraceAfterAFailoverIsNotReturned(t *testing.T) {
 			})
 		})
 		l, err := c.Acquire(t.Context(), "report", WithGrace(10*time.Minute), WithTTL(30*time.Second))
-		var lost *LostError
-		if !errors.As(err, &lost) || lost.Reason != ReasonBroken || l != nil {
+		if lost, is := errors.AsType[*LostError](err); !is || lost.Reason != ReasonBroken || l != nil {
 			t.Errorf("%v, %v; want that the lease was broken", l, err)
 		}
 		if took := time.Since(began); took > time.Minute {

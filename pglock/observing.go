@@ -222,8 +222,7 @@ func (l *Lease) over(ctx context.Context, cause error) {
 	now := l.client.now().Mono
 	e := l.event(EventRelease)
 	e.Held = s.ended - s.granted
-	var lost *LostError
-	if errors.As(cause, &lost) {
+	if lost, is := errors.AsType[*LostError](cause); is {
 		e.Kind, e.Reason, e.Gap, e.Err = EventLost, lost.Reason, now-l.fresh, lost
 	} else {
 		e.At = time.Now().Add(s.ended - now)

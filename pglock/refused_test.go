@@ -88,8 +88,7 @@ type refusal struct {
 func argument(name, field, value, rule string, call func(ctx context.Context) error) refusal {
 	return refusal{name, func(ctx context.Context) error {
 		err := call(ctx)
-		var a *pglock.ArgumentError
-		if errors.As(err, &a) && a.Field != field {
+		if a, is := errors.AsType[*pglock.ArgumentError](err); is && a.Field != field {
 			return errors.New("wrong field " + a.Field)
 		}
 		return err

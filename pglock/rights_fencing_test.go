@@ -39,16 +39,14 @@ func newTableOwner(t *testing.T, db *pgtest.DB, roles ...string) owner {
 func (o owner) table() string { return o.name + ".accounts" }
 
 func sqlState(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if pgErr, is := errors.AsType[*pgconn.PgError](err); is {
 		return pgErr.Code
 	}
 	return ""
 }
 
 func hint(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if pgErr, is := errors.AsType[*pgconn.PgError](err); is {
 		return pgErr.Hint
 	}
 	return ""

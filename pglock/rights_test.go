@@ -434,8 +434,7 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 	for _, call := range []string{"fence"} {
 		_, err := pool.Exec(t.Context(), "SELECT pglock."+call+"($1, $2, gen_random_uuid())", l.Name(),
 			int64(l.Token()))
-		var pgErr *pgconn.PgError
-		if !errors.As(err, &pgErr) || pgErr.Code != "LK003" ||
+		if pgErr, is := errors.AsType[*pgconn.PgError](err); !is || pgErr.Code != "LK003" ||
 			strings.Contains(fmt.Sprint(pgErr), exported(l).String()) {
 			t.Errorf("%s with another grant ID: %v, want LK003", call, err)
 		}

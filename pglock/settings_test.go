@@ -369,8 +369,7 @@ func TestSchemasOfOneDatabaseAreApart(t *testing.T) {
 	}
 	_, err := db.Conn(t).Exec(t.Context(), "SELECT pglock.fence($1, $2, $3, NULL, false, $4)",
 		second.Lock, int64(second.Token), second.ID.String(), second.DatabaseID.String())
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) || pgErr.Code != "LK007" {
+	if pgErr, is := errors.AsType[*pgconn.PgError](err); !is || pgErr.Code != "LK007" {
 		t.Errorf("the fence of one schema for a lease of another: %v, want LK007", err)
 	}
 }

@@ -105,8 +105,7 @@ func TestWorkThatTakesLongerThanItsTimeLimitFailsAndIsNotTriedForEver(t *testing
 		_, err := tx.Exec(ctx, "SELECT pg_sleep(20)")
 		return err
 	})
-	var limit *fencedstore.TimeLimitError
-	if !errors.As(err, &limit) || calls != 1 {
+	if _, is := errors.AsType[*fencedstore.TimeLimitError](err); !is || calls != 1 {
 		t.Errorf("%d calls, %v", calls, err)
 	}
 }
@@ -226,8 +225,7 @@ func TestBadArgumentsAreNamed(t *testing.T) {
 		"job":        second(newSlots(t, r).Begin(t.Context(), strings.Repeat("x", 401))),
 		"work":       newSlots(t, r).Do(t.Context(), "report", nil),
 	} {
-		var argument *pglock.ArgumentError
-		if !errors.As(err, &argument) || argument.Field != field {
+		if argument, is := errors.AsType[*pglock.ArgumentError](err); !is || argument.Field != field {
 			t.Errorf("%s: %v", field, err)
 		}
 	}

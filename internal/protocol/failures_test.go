@@ -31,8 +31,7 @@ func refusal(t *testing.T, state string) error {
 		}
 	}()
 	_, err = pgconn.Connect(t.Context(), "postgres://u@"+l.Addr().String()+"/d?sslmode=disable")
-	var connect *pgconn.ConnectError
-	if !errors.As(err, &connect) || State(err) != state {
+	if _, is := errors.AsType[*pgconn.ConnectError](err); !is || State(err) != state {
 		t.Fatalf("a connection that is refused with %s: %v", state, err)
 	}
 	return err

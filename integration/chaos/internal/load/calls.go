@@ -165,8 +165,7 @@ func (w *worker) left(h *hand, err error) {
 	if err != nil {
 		e.Error = err.Error()
 	}
-	var lost *pglock.LostError
-	if errors.As(err, &lost) {
+	if lost, is := errors.AsType[*pglock.LostError](err); is {
 		e.Reason = string(lost.Reason)
 	}
 	w.out.say(e)
