@@ -26,8 +26,8 @@ type Bridge struct {
 
 // Config says how the sessions of advisory locks connect. Its zero value connects as the client's pool does.
 type Config struct {
-	// ConnConfig is for a client whose pool goes through a pooler: it leads to the primary itself, and to the same
-	// database. pgx.ParseConfig makes one.
+	// ConnConfig is for a client whose pool goes through a pooler: it leads to the primary itself, to the same
+	// database, as a user who may use pglock there. pgx.ParseConfig makes one.
 	ConnConfig *pgx.ConnConfig
 	// SessionPooler allows a pooler between the program and the server; without it a bridge returns ErrPooler. The
 	// pooler must give each connection a session of the server that nobody else uses until the connection ends, and
@@ -58,8 +58,9 @@ func New(client *pglock.Client, c Config) (*Bridge, error) {
 //
 // Errors: those of Client.Acquire, of which ErrReadOnly may say that the session is on a standby; ErrHeld (HeldError)
 // together with ctx's error if the time was up before the advisory lock was free; ErrLost or ErrReleased if the lease
-// ended meanwhile; ErrPooler; or the failure to connect. After an error neither lock is held; if ctx has ended and
-// nobody answers at once, the client goes on giving the lease back in the background.
+// ended meanwhile; ErrPooler; pglock.ErrWrongDatabase if the session is in another database than the lease; or the
+// failure to connect. After an error neither lock is held; if ctx has ended and nobody answers at once, the client goes
+// on giving the lease back in the background.
 func (b *Bridge) Acquire(ctx context.Context, name string, key Key, opts ...pglock.AcquireOption) (*Held, error) {
 	return b.acquire(ctx, name, key, opts, true)
 }
@@ -145,7 +146,7 @@ func (b *Bridge) session(ctx context.Context, lease *pglock.Lease, key Key, shar
 		return nil, fmt.Errorf("connect: %w", causeOf(taking, ctx, err))
 	}
 	s := &session{conn: conn, name: lease.Name(), key: key, shared: shared, idle: outlives(lease)}
-	if err = s.open(taking, b.config.SessionPooler); err == nil {
+	if err = s.open(taking, b.config.SessionPooler, hooks.Of(lease).Home()); err == nil {
 		if wait {
 			err = s.lock(taking)
 		} else {

@@ -16,6 +16,7 @@ import (
 	"github.com/pglock-dev/pglock/advisory"
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/must"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -82,6 +83,25 @@ func TestAPoolerIsRefused(t *testing.T) {
 	allowed := s.bridgeOver(s.client(), advisory.Config{ConnConfig: config, SessionPooler: true})
 	h := s.hold(allowed, "x", advisory.Bigint(1))
 	must.Note(t, h.Release(t.Context()))
+}
+
+// An advisory lock of another database excludes no old program.
+func TestAConnectionToAnotherDatabaseIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	for what, other := range map[string]*pgtest.DB{
+		"another with pglock": pgtest.Database(t), "another without it": pgtest.EmptyDatabase(t),
+	} {
+		b := s.bridgeBy(must.Get(pgx.ParseConfig(other.URL()))(t))
+		_, err := b.TryAcquire(t.Context(), "x", advisory.Bigint(1))
+		if !errors.Is(err, pglock.ErrWrongDatabase) || !strings.Contains(err.Error(), other.Name()) {
+			t.Errorf("%s: %v, want an ErrWrongDatabase that names it", what, err)
+		}
+		if !s.ask(`SELECT NOT EXISTS (SELECT FROM pglock.list_locks()) AND NOT EXISTS (SELECT FROM pg_locks l
+			JOIN pg_database d ON d.oid = l.database WHERE l.locktype = 'advisory' AND d.datname = $1)`, other.Name()) {
+			t.Errorf("%s: the refused call has left a lock", what)
+		}
+	}
 }
 
 func TestAConnectionThatCannotBeMadeLeavesNoLease(t *testing.T) {

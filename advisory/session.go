@@ -1,6 +1,7 @@
 package advisory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
@@ -37,17 +39,22 @@ type session struct {
 	cut    bool          // the release of the Held has ended it, in the middle of a statement
 }
 
-// open prepares the session and computes the key.
-func (s *session) open(ctx context.Context, pooled bool) error {
+// open prepares the session and computes the key. home is where the lease is from.
+func (s *session) open(ctx context.Context, pooled bool, home hooks.Grant) error {
 	var hash int32
 	var extended int64
 	var set string
-	var standby bool
+	var standby, atHome bool
 	err := s.conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid(),
 		pg_catalog.set_config('idle_session_timeout', $1::text, false),
 		pg_catalog.hashtext($2::text), pg_catalog.hashtextextended($2::text, $3::bigint),
-		pg_catalog.pg_is_in_recovery()`, pgx.QueryExecModeExec, strconv.FormatInt(s.idle.Milliseconds(), 10),
-		s.key.text, s.key.first).Scan(&s.pid, &set, &hash, &extended, &standby)
+		pg_catalog.pg_is_in_recovery(), `+pgx.Identifier{home.Schema, "database_id"}.Sanitize()+`()
+			OPERATOR(pg_catalog.=) $4::text::uuid`, pgx.QueryExecModeExec, strconv.FormatInt(s.idle.Milliseconds(), 10),
+		s.key.text, s.key.first, home.DatabaseID.String()).Scan(&s.pid, &set, &hash, &extended, &standby, &atHome)
+	err = pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, s.name, 0)
+	if errors.Is(err, pglock.ErrSchema) { // the client has found its schema in its own database
+		return s.elsewhere()
+	}
 	if err != nil {
 		return fmt.Errorf("prepare the session: %w", err)
 	}
@@ -60,8 +67,17 @@ func (s *session) open(ctx context.Context, pooled bool) error {
 		return fmt.Errorf("%w: a standby has its own advisory locks: give Config.ConnConfig one that leads to the "+
 			"primary (target_session_attrs=read-write)", pglock.ErrReadOnly)
 	}
+	if !atHome {
+		return s.elsewhere()
+	}
 	s.number = s.key.number(hash, extended)
 	return nil
+}
+
+func (s *session) elsewhere() error {
+	config := s.conn.Config()
+	return fmt.Errorf("%w: database %q of %s is not the client's: give Config.ConnConfig one that leads to the same "+
+		"database", pglock.ErrWrongDatabase, cmp.Or(config.Database, config.User), config.Host)
 }
 
 func (s *session) function(prefix string) string {

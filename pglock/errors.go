@@ -33,7 +33,8 @@ var (
 	ErrPermission = errors.New("pglock: permission denied")
 	// ErrReadOnly: the server is a standby or the session is read-only. Only the primary decides about locks.
 	ErrReadOnly = errors.New("pglock: server is read-only")
-	// ErrWrongDatabase: another database granted the lease, or has the write of a fencedstore.Receipt.
+	// ErrWrongDatabase: another database granted the lease, or has the write of a fencedstore.Receipt, or the session
+	// of an advisory.Bridge is in another.
 	ErrWrongDatabase = errors.New("pglock: wrong database")
 	// ErrSelfDeadlock: the owner of the request (see Lease.Context) already holds the lock, so waiting would
 	// never end. It is also an ErrHeld. Work of its own, such as another goroutine's, asks WithNewOwner.

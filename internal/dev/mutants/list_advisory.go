@@ -39,6 +39,9 @@ var ofAdvisory = []mutant{
 	{"advisory: a lock on a standby is taken for one", []edit{
 		{"advisory/session.go", "\tif standby { //", "\tif standby && false { //"},
 	}, integration, "^TestABridgeRefusesAStandby"},
+	{"advisory: a lock of another database is taken for one", []edit{
+		{"advisory/session.go", "\tif !atHome {", "\tif false {"},
+	}, bridging, "^TestAConnectionToAnotherDatabase"},
 	{"advisory: nobody reads", []edit{
 		{"advisory/held.go", "_, err := h.session.conn.WaitForNotification(ctx)",
 			"err := error(nil)\n\t\t<-ctx.Done()"},
