@@ -64,8 +64,12 @@ func (h *Held) Err() error {
 // call returns nil if both locks were held until now, and otherwise an error that matches pglock.ErrLost. Later calls
 // return one that matches pglock.ErrReleased, or that loss again. ctx limits the talk with the server about both locks
 // together: if ctx has ended or has no deadline, the limit is five seconds. A tenth of the time is for the lease. If
-// the time is up, the session ends and the lease is given back in the background.
+// the time is up, the session ends and the lease is given back in the background. With the context of a Write's fn,
+// Release returns ErrInvalid and does nothing.
 func (h *Held) Release(ctx context.Context) error {
+	if err := h.refuseWithin(ctx); err != nil {
+		return err
+	}
 	h.mu.Lock()
 	first := !h.released
 	h.released = true

@@ -129,6 +129,29 @@ func TestAnOwnerThatAsksAgainIsRefused(t *testing.T) {
 	}
 }
 
+// What waits for a write from within it would wait for itself. What outlives the write may use its context.
+func TestAWriteAndAReleaseWithinAWriteAreRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
+	write := h.Under(fencedstore.Fence{SameToken: true}).Write
+	nothing := func(context.Context, pgx.Tx) error { return nil }
+	var kept context.Context
+	must.Do(t, write(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
+		kept = context.WithoutCancel(ctx)
+		ctx, cancel := context.WithTimeout(ctx, patience/4)
+		defer cancel()
+		for what, err := range map[string]error{"a write": write(ctx, nothing), "a release": h.Release(ctx)} {
+			if !errors.Is(err, pglock.ErrInvalid) {
+				t.Errorf("%s within a write: %v, want ErrInvalid", what, err)
+			}
+		}
+		return nil
+	}))
+	must.Do(t, write(kept, nothing))
+	must.Do(t, h.Release(kept))
+}
+
 // A statement that waits for a lock holds a snapshot, and CREATE INDEX CONCURRENTLY waits for it: of an old program
 // that holds the lock that would be a circle.
 func TestAWaitingBridgeIsNoCircleWithAnIndexThatTheHolderCreates(t *testing.T) {

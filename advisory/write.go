@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,7 +22,8 @@ import (
 
 // Write runs fn in a transaction under the fence of the lease's resource, on the session that holds the advisory
 // lock. So the advisory lock cannot be free while the transaction is open: whatever ends the session rolls back. Writes
-// of one Held run one after the other, and fn must not call Write or Release of the same Held.
+// of one Held run one after the other, and fn must not call Write or Release of the same Held: with fn's context they
+// return ErrInvalid at once and do nothing.
 //
 // fn's context ends with ctx and with the lease. If the session ends, only the next statement notices, because nobody
 // else reads from the connection meanwhile. So do only what a rollback undoes, and nothing outside the database. Three
@@ -60,6 +62,9 @@ func (w Writer) Write(ctx context.Context, fn func(context.Context, pgx.Tx) erro
 	case w.fence.Lease != nil && w.fence.Lease != h.lease:
 		return refuse.Invalid("fence", "of another lease", "leave its Lease out")
 	}
+	if err := h.refuseWithin(ctx); err != nil {
+		return err
+	}
 	w.fence.Lease = h.lease
 	giveBack, err := h.borrow(ctx)
 	if err != nil {
@@ -69,7 +74,9 @@ func (w Writer) Write(ctx context.Context, fn func(context.Context, pgx.Tx) erro
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })()
-	guarded, err := w.write(working, fn)
+	over := new(atomic.Bool)
+	defer over.Store(true)
+	guarded, err := w.write(context.WithValue(working, within{h}, over), fn)
 	h.session.cut = h.session.conn.IsClosed() && errors.Is(err, context.Canceled) &&
 		context.Cause(working) == pglock.ErrReleased
 	if guarded != nil && guarded.ForSiblings(hooks.Key{}).Overran() && keepsLimits(h.session.conn) {
@@ -81,6 +88,16 @@ func (w Writer) Write(ctx context.Context, fn func(context.Context, pgx.Tx) erro
 		err = errors.Join(err, ended)
 	}
 	return failure.OfContext(ctx, err)
+}
+
+// within is where the context of a Write's fn has whether that Write is over.
+type within struct{ h *Held }
+
+// refuseWithin refuses what would wait for itself: a Write keeps the session until its fn returns.
+func (h *Held) refuseWithin(ctx context.Context) error {
+	over, is := ctx.Value(within{h}).(*atomic.Bool)
+	return refuse.If(is && !over.Load(), "ctx", "that of a Write's fn",
+		"not be that of a Write of the same Held, for whose end the call would wait")
 }
 
 // keepsLimits says of a server that it has transaction_timeout: hooks.Passage.Overran tells what comes of that.

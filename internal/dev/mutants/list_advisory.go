@@ -42,6 +42,9 @@ var ofAdvisory = []mutant{
 	{"advisory: a lock of another database is taken for one", []edit{
 		{"advisory/session.go", "\tif !atHome {", "\tif false {"},
 	}, bridging, "^TestAConnectionToAnotherDatabase"},
+	{"advisory: a write within a write waits for itself", []edit{
+		{"advisory/write.go", "refuse.If(is && !over.Load(), ", "refuse.If(is && over.Load(), "},
+	}, bridging, "^TestAWriteAndAReleaseWithin"},
 	{"advisory: nobody reads", []edit{
 		{"advisory/held.go", "_, err := h.session.conn.WaitForNotification(ctx)",
 			"err := error(nil)\n\t\t<-ctx.Done()"},
