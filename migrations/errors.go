@@ -46,6 +46,7 @@ type RightError struct {
 	Owner  string // who has it; "" means only administrators
 	Role   string // the role that gives it, if any
 	Member bool   // the user is a member of Role, and does not inherit its rights
+	Code   bool   // the user has too many rights: code of Owner could run with them
 }
 
 func (e *RightError) Error() string {
@@ -58,6 +59,8 @@ func (e *RightError) Error() string {
 	}
 	s := fmt.Sprintf("migrations: schema %q %s: user %q lacks %s: ", e.Schema, state, e.User, e.Lacks)
 	switch {
+	case e.Code:
+		return s + fmt.Sprintf("put options='-c role=%s' into the connection string, if %[1]q is to be trusted", e.Owner)
 	case e.Member:
 		return s + fmt.Sprintf("it is a member of %s with NOINHERIT: put options='-c role=%[1]s' into the connection "+
 			"string, or options=-c%%20role%%3D%[1]s into a URL; the hooks of a pool do not run here", e.Role)

@@ -83,7 +83,8 @@ func Up[D Database](ctx context.Context, database D, opts ...Option) error {
 // Down removes the schema with every lock and fence in it. The roles go with all memberships, unless another database
 // uses them or the user may not drop them. It refuses with ErrGuarded while tables are guarded: drop the guards first.
 // Who may act as a superuser, make roles, or reach the server's files must be the owner, or set its role: otherwise
-// Down refuses, as the owner's code would run with those rights.
+// Down refuses, as the owner's code would run with those rights. That is against mistakes: code of an owner who means
+// harm can set the role back.
 //
 // Errors: those of Up, and ErrGuarded.
 func Down[D Database](ctx context.Context, database D, opts ...Option) error {

@@ -150,7 +150,7 @@ func (c config) checkCode(f found) error {
 	if f.mayRun || !f.table { // made without a table, check refuses it
 		return nil
 	}
-	return &RightError{Schema: c.schema, Have: f.version, User: f.user, Owner: f.owner,
+	return &RightError{Schema: c.schema, Have: f.version, User: f.user, Owner: f.owner, Code: true,
 		Lacks: "the rights of its owner, whose code could run"}
 }
 

@@ -179,6 +179,7 @@ func (c *Client) grant(parent context.Context, q *pending, g granted) (*Lease, e
 		l.took = c.now().Mono - g.seen.Mono
 	}
 	l.extend(g.seen, protocol.Verdict{Remaining: g.left, ExpiresAt: g.expiresAt}, sooner())
+	l.owner.takes(l) // from now on other goroutines may find it
 	if !l.Valid() {
 		c.takeBack(q.RequestID, q.lost, q.TTL)
 		return nil, l.Err()

@@ -87,6 +87,10 @@ func TestHandOverThatARenewalWithoutAReasonOvertakesIsARelease(t *testing.T) {
 				if !errors.Is(held.Err(), want) || context.Cause(held.Context()) != held.Err() {
 					t.Errorf("%v, %v, want %v", held.Err(), context.Cause(held.Context()), want)
 				}
+				var loss *LostError
+				if errors.As(held.Err(), &loss) && loss.Reason != ReasonUnknown {
+					t.Errorf("the lease: %v, want that nobody knows why", loss)
+				}
 				served(t, c)
 			})
 		})

@@ -66,7 +66,6 @@ func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, t
 	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL,
 		class: classOf(r.TTL), grace: r.Grace,
 		mode: Mode(r.Mode), subtree: r.Subtree, slot: slot, owner: r.owner, sight: r.sight, since: time.Now()}
-	l.owner.takes(l)
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, l))
 	return l
 }
@@ -359,8 +358,8 @@ func (l *Lease) end(cause error) bool {
 	if lost, is := cause.(*LostError); is && lost.Reason == ReasonUnknown && l.hopes > 0 && l.ended == nil {
 		if l.doubt == nil {
 			l.doubt, l.deadline = cause, l.deadline.Earlier(now.Add(time.Second))
-			l.due = l.deadline
 		}
+		l.due = l.deadline
 		l.mu.Unlock()
 		signal(l.client.deadlineWake)
 		return false
@@ -369,6 +368,9 @@ func (l *Lease) end(cause error) bool {
 	goesOn := false                           // there: it was extended, or a late attempt may be granted it again
 	if first {
 		l.owner.loses(l)
+		if cause == errExpired && l.doubt != nil {
+			cause = l.doubt
+		}
 		if lost, ok := cause.(*LostError); ok && lost.Reason == ReasonReleased && l.handing > 0 {
 			cause, l.handed = ErrReleased, true // by our own HandOver, whose answer is on its way
 		}

@@ -65,6 +65,20 @@ func TestOwnerThatHoldsNothingAnyMoreIsNotNested(t *testing.T) {
 	}
 }
 
+// Another goroutine may ask at any moment what the owner holds: that must not end a lease that is being made.
+func TestALeaseIsNotItsOwnersBeforeItHasADeadline(t *testing.T) {
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
+		c := startClient(t, s, trust.SystemClock())
+		outer := mustAcquire(t, c, "outer")
+		r := must.Get(c.newRequest("report", nil))(t)
+		q := must.Get(c.newPending(outer.Context(), r))(t)
+		l := newLease(c, t.Context(), q.request, q.GrantID, 7, 0)
+		if l.owner.holds("report") || l.ended != nil {
+			t.Errorf("the owner holds a lease without a deadline, or has ended it: %v", l.ended)
+		}
+	})
+}
+
 func TestRefusedRequestLeavesItsOwnerAsItWas(t *testing.T) {
 	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
