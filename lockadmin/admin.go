@@ -61,7 +61,8 @@ func newConfig(pool *pgxpool.Pool, opts []Option) (config, error) {
 
 // New makes an Admin over a pool, which stays the caller's. It asks the server once whether the schema exists and
 // fits; ctx bounds only that question. A session that is read-only may look, and so may one on a standby, which shows
-// the past: the method Standby says how old. There every method that writes fails with ErrReadOnly.
+// the past: the method Standby says how old. There every method that writes fails with ErrReadOnly. If somebody has
+// locked the table that the answer needs, New asks no more after two seconds: Explain and Overview say who it is.
 //
 // Errors: pglock.ErrInvalid, ErrSchema, ErrPermission, or the failure to connect, which names the host.
 func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Admin, error) {
@@ -70,11 +71,19 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Admin, error
 		return nil, err
 	}
 	a := &Admin{pool: pool, schema: c.schema, db: server.NewPlain(pool, c.schema)}
-	_, err = pglock.ForSiblings(hooks.Key{}).Start(ctx, a.db.Queries, a.db.Query, c.schema)
-	if err != nil && !errors.Is(err, pglock.ErrReadOnly) {
+	_, err = start(ctx, a.db, c.schema)
+	if err != nil && !errors.Is(err, pglock.ErrReadOnly) && !protocol.LockedOut(err) {
 		return nil, failure.At(ctx, err, "lockadmin: look at the schema")
 	}
 	return a, nil
+}
+
+// start asks what a client asks when it starts, but does not wait for long.
+func start(ctx context.Context, db *server.Plain, schema string) (version int, err error) {
+	return pglock.ForSiblings(hooks.Key{}).Start(ctx, db.Queries, func(ctx context.Context, s protocol.Step) error {
+		s.Wait = patience
+		return db.Query(ctx, s)
+	}, schema)
 }
 
 // failed says what was not done, and why; nil without an error.

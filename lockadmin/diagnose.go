@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/failure"
-	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
@@ -38,7 +37,7 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 		return nil, err
 	}
 	db := server.NewPlain(pool, c.schema)
-	version, err := pglock.ForSiblings(hooks.Key{}).Start(ctx, db.Queries, db.Query, c.schema)
+	version, err := start(ctx, db, c.schema)
 	findings := foundAtStart(c.schema, version, err)
 	if findings == nil {
 		return nil, failure.At(ctx, err, "lockadmin: diagnose")

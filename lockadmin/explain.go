@@ -50,7 +50,7 @@ type look struct {
 	closed  bool        // the tables cannot be read
 	clear   time.Time   // since when nothing above or below is in the way of the first in the queue
 	readers int         // that live and wait behind the first in the queue
-	tables  []tableLock // who keeps them closed
+	tables  []tableLock // who has locked one
 	leases  []pglock.LockInfo
 	granted int64       // the ticket of the exclusive one
 	past    *past       // of all looks of the same call
@@ -82,11 +82,16 @@ func (l *look) in(ctx context.Context, a *Admin, read func(*reader)) error {
 	return err
 }
 
-func (l *look) tablesOf(r *reader) {
+// unread says that the tables are not read.
+func (l *look) unread(r *reader) {
 	l.closed, l.State, l.At = true, LockHidden, r.at
 	l.Standby = firstOrNil(rows(r, protocol.Replayed, nil, scanStandby))
-	l.tables = l.lockers(r, closedToReaders, "locks", "sessions", "waiters", "subtrees", "fences", "receipts",
-		"done_keys", "installation", "spent_grants") // whoever has locked events alone does not close the others
+}
+
+func (l *look) tablesOf(r *reader) {
+	l.unread(r)
+	l.tables = l.lockers(r, closedToWriters, append(slices.Clone(needed), "subtrees", "spent_grants", "receipts",
+		"done_keys")...) // whoever has locked events alone does not close the others
 }
 
 func (l *look) read(r *reader, a *Admin) {
@@ -95,6 +100,7 @@ func (l *look) read(r *reader, a *Admin) {
 	l.Standby = firstOrNil(rows(r, protocol.Replayed, nil, scanStandby))
 	l.leases = rows(r, q.GetGranted, []any{l.Lock}, l.scanGranted)
 	l.Guards = rows(r, q.BrokenGuards, []any{l.Lock}, scanBrokenGuard)
+	l.readTableLocks(r)
 	if len(l.leases) == 0 {
 		l.State = LockUnknown
 		l.readNeighbours(r, a)

@@ -3,6 +3,7 @@ package lockadmin
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,6 +16,7 @@ import (
 type tableLock struct {
 	Backend
 	table    string
+	mode     string
 	waitsFor []int         // processes, while it does not have the lock yet
 	waiting  time.Duration // for the lock; 0 if it has it
 	holds    bool          // it has locked a table to change something, which its end undoes
@@ -23,6 +25,20 @@ type tableLock struct {
 
 // age is that of its transaction. Where the server hides that, it is at least as old as its wait. 0: nobody knows.
 func (t tableLock) age() time.Duration { return cmp.Or(t.Transaction, t.waiting) }
+
+// lasts reports whether it keeps others for longer than a moment. Where the server hides that, it may be one of the
+// server's own, or a program of pglock that prunes or migrates: these take a moment.
+func (t tableLock) lasts() bool {
+	age := t.age()
+	return age >= unremarkable || age == 0 && t.Hidden && t.User != "" && !strings.HasPrefix(t.Application, "pglock ")
+}
+
+// bars reports whether it lasts, and keeps others from what they need. They only read the record of the installation.
+func (t tableLock) bars() bool {
+	return slices.Contains(needed, t.table) && (t.table != "installation" || t.closesToReaders()) && t.lasts()
+}
+
+func (t tableLock) closesToReaders() bool { return slices.Contains(closedToReaders, t.mode) }
 
 // inTheWay is a process, or a prepared transaction, that somebody waits for who wants to lock a table.
 type inTheWay struct {
@@ -36,7 +52,7 @@ func (l *look) scanTableLock(r pgx.Rows) (t tableLock, err error) {
 	var at time.Time
 	err = r.Scan(&t.table, null(&t.PID), null(&t.Prepared), null(&t.User), null(&t.Application), null(&t.State),
 		micros(&t.Transaction), null(&t.Statement), micros(&t.InState), &t.waitsFor, moment(&at), &t.holds,
-		null(&t.MayEnd), null(&t.WaitsFor), micros(&t.waiting))
+		null(&t.MayEnd), null(&t.WaitsFor), micros(&t.waiting), &t.mode)
 	l.reckon(at, &t.Transaction, &t.InState, &t.waiting)
 	slices.Sort(t.waitsFor)
 	t.waitsFor = slices.Compact(t.waitsFor) // 0 for each prepared transaction
@@ -70,7 +86,7 @@ func (l *look) scanPrepared(r pgx.Rows) (w inTheWay, err error) {
 }
 
 // lockers reads who has locked tables of pglock in some modes, or wants to: whoever waits for another of them last, and
-// the oldest transaction first.
+// the first of the tables and the oldest transaction first.
 func (l *look) lockers(r *reader, modes []string, tables ...string) []tableLock {
 	found := rows(r, protocol.TableLocks, []any{l.schema, tables, modes}, l.scanTableLock)
 	var pids, behindPrepared []int32
@@ -80,7 +96,8 @@ func (l *look) lockers(r *reader, modes []string, tables ...string) []tableLock 
 		})
 	}
 	slices.SortStableFunc(found, func(a, b tableLock) int {
-		return cmp.Or(cmp.Compare(boolean(second(a)), boolean(second(b))), cmp.Compare(b.age(), a.age()))
+		return cmp.Or(cmp.Compare(boolean(second(a)), boolean(second(b))),
+			cmp.Compare(slices.Index(tables, a.table), slices.Index(tables, b.table)), cmp.Compare(b.age(), a.age()))
 	})
 	for _, t := range found {
 		for _, pid := range t.waitsFor {
@@ -116,10 +133,29 @@ func (l *look) lockers(r *reader, modes []string, tables ...string) []tableLock 
 	return found
 }
 
-// past is what the looks of one call know of the history: when one has found it locked, no other waits for it.
+// readTableLocks reads who keeps others from what they need, once for all looks of a call.
+func (l *look) readTableLocks(r *reader) {
+	if p := l.past; !p.looked {
+		p.tables = slices.DeleteFunc(l.lockers(r, closedToWriters, needed...), func(t tableLock) bool {
+			return !t.bars()
+		})
+		p.looked = r.err == nil
+	}
+	l.tables = l.past.tables
+}
+
+// barred reports whether nobody can use the lock, whatever else is so.
+func (l *look) barred() bool {
+	return l.closed || slices.ContainsFunc(l.tables, func(t tableLock) bool { return t.table != "fences" })
+}
+
+// past is what the looks of one call know of the tables: when one has found the history locked, no other waits for it.
 type past struct {
+	looked bool
+	tables []tableLock
+
 	closed bool
-	by     []tableLock // who has locked it, as it was then
+	by     []tableLock // who has locked the history, as it was then
 }
 
 // ofHistory lets f read the history, and says why it could not: that takes a right, and somebody may have locked its

@@ -44,9 +44,6 @@ type Overview struct {
 // overviewMost is how many locks an Overview has at most, and looks at closely.
 const overviewMost = 1000
 
-// neededByAll are the tables without which nobody can use a lock.
-var neededByAll = []string{"locks", "sessions", "waiters", "fences"}
-
 // Overview finds the locks that are not well, and says of each what Explain says first: those of SeverityNote and
 // graver. limit is how many it has at most, from 1 to 1,000; an overview that is cheap enough to be asked for every
 // second has some twenty. It looks closely at up to 3*limit+20 locks, the most suspicious first, and at no
@@ -69,23 +66,26 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 	}
 	var o Overview
 	var found suspected
-	inTime := firstHalf(ctx)
+	p, inTime := new(past), firstHalf(ctx)
 	err := a.read(ctx, func(r *reader) {
-		closed := a.look("") // somebody who has locked a whole table keeps everybody from all locks
-		closed.tablesOf(r)
-		closed.tables = slices.DeleteFunc(closed.tables, func(t tableLock) bool {
-			return t.age() < unremarkable || !slices.Contains(neededByAll, t.table)
-		})
-		if len(closed.tables) > 0 {
-			closed.conclude()
-			o = closed.overview()
-			return
+		all := a.look("") // somebody who has locked a whole table mostly keeps everybody from all locks
+		all.At, all.past = r.at, p
+		all.readTableLocks(r)
+		told := []Summary{}
+		if len(p.tables) > 0 {
+			barred := all.barred() || slices.ContainsFunc(p.tables, tableLock.closesToReaders)
+			all.unread(r)
+			all.conclude()
+			if o = all.overview(); barred {
+				return
+			}
+			told, p.tables = o.Locks, nil // the other looks need not tell it
 		}
 		found = a.suspects(r, nil, min(overviewMost, 3*limit+20))
-		o = Overview{At: r.at, Locks: []Summary{}, Busy: found.queues, Held: found.held, Known: found.known,
+		o = Overview{At: r.at, Locks: told, Busy: found.queues, Held: found.held, Known: found.known,
 			Partly: found.partly, Standby: found.standby, Well: found.known}
 	})
-	looked, p := 0, new(past)
+	looked := 0
 	for ; err == nil && looked < len(found.names) && len(o.Locks) < limit && inTime(); looked++ {
 		var l *look
 		if l, err = a.explained(ctx, found.names[looked], p); err == nil {

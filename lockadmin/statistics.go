@@ -9,10 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/failure"
-	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 // MaxTop is the greatest number of single locks in Statistics.
@@ -144,6 +142,6 @@ func (a *Admin) Diagnose(ctx context.Context) ([]Finding, error) {
 // Ping asks the server whether the schema exists and fits, as New does, and whether it takes writes. Errors are those
 // of New, and pglock.ErrReadOnly.
 func (a *Admin) Ping(ctx context.Context) error {
-	_, err := pglock.ForSiblings(hooks.Key{}).Start(ctx, a.db.Queries, a.db.Query, a.schema)
+	_, err := start(ctx, a.db, a.schema)
 	return failure.At(ctx, err, "lockadmin: look at the schema")
 }

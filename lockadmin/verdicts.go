@@ -20,7 +20,7 @@ func (l *look) conclude() {
 	case l.Standby != nil && l.State != LockUnknown:
 		l.circleVerdict()
 		l.standbyVerdict()
-	case l.closed:
+	case l.barred():
 		l.tableVerdict()
 	case l.State == LockUnknown:
 		l.unknownVerdicts()
@@ -45,6 +45,9 @@ func (l *look) conclude() {
 		}
 		l.deadVerdict()
 		l.pastVerdicts()
+		if len(l.tables) > 0 {
+			l.tableVerdict()
+		}
 	}
 	l.guardVerdict()
 	if l.Standby != nil {

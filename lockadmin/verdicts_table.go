@@ -77,10 +77,31 @@ func (l *look) blamed(t tableLock) {
 	l.wanted = len(t.waitsFor) > 0
 }
 
+// needed are the tables that no request can do without, or that few can: the gravest first.
+var needed = []string{"locks", "installation", "waiters", "sessions", "fences"}
+
+// without says what nobody can do while somebody has locked a table, and what then waits.
+type without struct{ nobody, waits string }
+
+var (
+	withoutTable = map[string]without{
+		"locks": {"use any lock", "Every grant, renewal and release waits. Holders lose their leases when these run " +
+			"out."},
+		"installation": {"get any lock", "Every grant waits, and so does every client that starts. Renewals go on."},
+		"waiters": {"wait for a lock, or get one that they wait for", "Releases to the next in the queue wait, too. " +
+			"Renewals go on."},
+		"sessions": {"begin to wait for a lock", "Signs of life wait, too: soon the queue passes over whoever waits, " +
+			"and holders seem dead. Renewals go on."},
+		"fences": {"write under a fence", "Every fenced write waits. Grants, renewals and releases go on."},
+	}
+	withoutAnother = without{"see how the locks are", "Whatever needs that table waits."}
+)
+
 func (l *look) tableVerdict() {
 	v := Verdict{Kind: whyTable, Severity: SeverityStuck}
 	v.Text = say("Nobody can read the tables of pglock: no answer within %s.", patience)
 	v.Because = "The one who has locked them cannot be seen any more."
+	v.IfNothing = withoutAnother.waits
 	v.Steps = []Step{again("Look again.", l.Lock)}
 	if len(l.tables) > 0 {
 		t := l.tables[0]
@@ -89,13 +110,20 @@ func (l *look) tableVerdict() {
 		if age := t.age(); age > 0 {
 			v.Since = l.since(age)
 		}
-		v.Text = say("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b), t.table)
-		v.Because = "Sure: pg_locks shows it. LOCK TABLE, ALTER TABLE, VACUUM FULL, TRUNCATE and a migration lock " +
-			"so. " + does(b)
+		without, is := withoutTable[t.table]
+		if !is {
+			without = withoutAnother
+		}
+		v.IfNothing = without.waits
+		v.Text = say("Nobody can %s: %s has locked the whole table %s of pglock%s.", without.nobody, about(b), t.table,
+			shown.Either(t.closesToReaders(), "", " against writes"))
+		v.Because = "Sure: pg_locks shows it. " + shown.Either(t.closesToReaders(), "LOCK TABLE, ALTER TABLE, "+
+			"VACUUM FULL, TRUNCATE and a migration", "LOCK TABLE, CREATE INDEX, REINDEX and CREATE TRIGGER") +
+			" lock so. " + does(b)
 		v.Statement = statement(b)
 		if len(t.waitsFor) > 0 {
-			v.Text = say("Nobody can use any lock: %s waits for a lock of the whole table %s of pglock, and everybody "+
-				"else queues behind it. It waits for %s.", about(b), t.table, t.others())
+			v.Text = say("Nobody can %s: %s waits for a lock of the whole table %s of pglock, and everybody else "+
+				"queues behind it. It waits for %s.", without.nobody, about(b), t.table, t.others())
 		}
 		v.Steps = l.endLocker(t)
 		if more := len(l.tables) - 1; more > 0 {
@@ -104,7 +132,6 @@ func (l *look) tableVerdict() {
 		}
 		l.blamed(t)
 	}
-	v.IfNothing = "Every grant, renewal and release waits. Holders lose their leases when these run out."
 	l.add(v)
 }
 

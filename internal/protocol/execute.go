@@ -30,6 +30,8 @@ type Step struct {
 	// Limit is how long the server may work on it: it also ends what its caller has left. A lower statement_timeout of
 	// the session stays. 0: no limit of this step's own.
 	Limit time.Duration
+	// Wait is how long it may wait for somebody's lock. 0: as long as the session lets it.
+	Wait time.Duration
 }
 
 // limit lowers statement_timeout until the transaction ends.
@@ -40,13 +42,18 @@ const limit = `SELECT pg_catalog.set_config('statement_timeout', '%[1]d', true)
 // Milliseconds is d as a timeout of the server's, from one millisecond to the greatest that it knows, 24 days.
 func Milliseconds(d time.Duration) int64 { return min(max(1, d.Milliseconds()), math.MaxInt32) }
 
+const wait = `SELECT pg_catalog.set_config('lock_timeout', '%d', true)`
+
 // before are the statements that go before the step's own, in its transaction; none if it is a transaction by itself.
 func (s Step) before(explicit bool) (all []string) {
-	if explicit || s.Limit > 0 {
+	if explicit || s.Limit > 0 || s.Wait > 0 {
 		all = append(all, "begin isolation level read committed")
 	}
 	if s.Limit > 0 {
 		all = append(all, fmt.Sprintf(limit, Milliseconds(s.Limit)))
+	}
+	if s.Wait > 0 {
+		all = append(all, fmt.Sprintf(wait, Milliseconds(s.Wait)))
 	}
 	return all
 }

@@ -56,10 +56,10 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 	ORDER BY 5 NULLS FIRST, 2 NULLS LAST, 3 DESC, 1 LIMIT 20`
 
 // TableLocks tells who has locked one of some tables of a schema in one of some modes, or wants to: the process or the
-// prepared transaction, its table, what pg_stat_activity shows of it, whom it waits for itself (everybody else queues
+// prepared transaction, the first of its tables in their order, what pg_stat_activity shows of it, whom it waits for itself (everybody else queues
 // behind it then), the server's time, to which ages count, whether it has locked a table to change something, whether
-// the user may end it and the event that it waits for, as list_backends tells them, and for how long it has waited,
-// which the server shows to everybody.
+// the user may end it and the event that it waits for, as list_backends tells them, for how long it has waited, which
+// the server shows to everybody, and the mode.
 const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::pg_catalog.text, k.pid, p.gid,
 		coalesce(a.usename, p.owner)::pg_catalog.text, a.application_name, a.state,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) coalesce(a.xact_start, p.prepared)) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
@@ -72,7 +72,8 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::
 			AND o.mode OPERATOR(pg_catalog.<>) ALL (ARRAY['AccessShareLock', 'RowShareLock'])),
 		CASE WHEN p.gid IS NULL THEN ` + mayEnd + ` ELSE me.rolsuper OR p.owner OPERATOR(pg_catalog.=) me.rolname END,
 		` + waitsFor + `,
-		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) k.waitstart) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
+		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) k.waitstart) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
+		k.mode
 	FROM pg_catalog.pg_locks k
 		JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) k.relation
 		JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace AND n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.text
@@ -84,7 +85,8 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::
 		` + roles + `
 	WHERE c.relname OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[]) AND k.mode OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
 		AND k.locktype OPERATOR(pg_catalog.=) 'relation'
-	ORDER BY k.virtualtransaction, k.pid, k.granted, p.gid, c.relkind DESC, c.relname LIMIT 20`
+	ORDER BY k.virtualtransaction, k.pid, k.granted, p.gid,
+		pg_catalog.array_position($2::pg_catalog.text[], c.relname::pg_catalog.text), k.mode LIMIT 20`
 
 // mayEnd says whether the user may end process a: me and r are the user and the process's one, by roles.
 const (

@@ -27,17 +27,31 @@ func NewPlain(pool *pgxpool.Pool, schema string) *Plain {
 	return &Plain{Queries: protocol.NewQueries(schema), pool: pool}
 }
 
-// Query runs one step on a connection of the pool, and repeats it if the server undid it for a passing reason.
+// Query runs one step on a connection of the pool, and repeats it if the server undid it for a passing reason. One that
+// has waited for somebody's lock for as long as it may is not repeated: its error says who that was, and another
+// attempt would only wait again.
 func (p *Plain) Query(ctx context.Context, step protocol.Step) error {
-	return repeat(ctx, p.borrow, func(conn *pgx.Conn) error {
-		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
-		defer cancel()
+	return p.run(ctx, protocol.Patience, func(ctx context.Context, conn *pgx.Conn) error {
 		return p.executor.Run(ctx, conn, step)
 	})
 }
 
-// Rows returns a statement's rows, each as scan reads it. A statement that has waited for somebody's lock for as long
-// as it may is not repeated: its error says who that was, and another attempt would only wait again.
+func (p *Plain) run(ctx context.Context, limit time.Duration, f func(context.Context, *pgx.Conn) error) error {
+	var locked error
+	err := repeat(ctx, p.borrow, func(conn *pgx.Conn) error {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		err := f(ctx, conn)
+		if protocol.LockedOut(err) {
+			locked = err
+			return nil
+		}
+		return err
+	})
+	return cmp.Or(err, locked)
+}
+
+// Rows is Query for a statement whose rows it returns, each as scan reads it.
 func Rows[T any](ctx context.Context, p *Plain, sql string, args []any, scan func(pgx.Rows) (T, error)) ([]T, error) {
 	return collect(ctx, p, protocol.Patience, protocol.Step{SQL: sql, Args: args}, scan)
 }
@@ -62,19 +76,11 @@ func collect[T any](ctx context.Context, p *Plain, limit time.Duration, step pro
 		all = append(all, one)
 		return err
 	}
-	var locked error
-	err = repeat(ctx, p.borrow, func(conn *pgx.Conn) error {
-		ctx, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
+	err = p.run(ctx, limit, func(ctx context.Context, conn *pgx.Conn) error {
 		all = nil
-		err := p.executor.Run(ctx, conn, step)
-		if protocol.LockedOut(err) {
-			locked = err
-			return nil
-		}
-		return err
+		return p.executor.Run(ctx, conn, step)
 	})
-	if err = cmp.Or(err, locked); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return all, nil

@@ -88,7 +88,7 @@ func overviewRest(all lockadmin.Overview, limit int) (lines []string) {
 	for _, u := range all.Unseen {
 		unseen = append(unseen, "Not seen: "+shown.Line(u))
 	}
-	if len(all.Locks) > 0 && all.Locks[0].Lock == "" {
+	if len(all.Locks) > 0 && all.Locks[0].Lock == "" && all.Known == 0 { // nobody has looked further
 		return unseen
 	}
 	counts := fmt.Sprintf("%s in use, %d held", cli.Count(int64(all.Known), "lock"), all.Held)
