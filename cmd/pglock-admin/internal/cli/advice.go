@@ -195,6 +195,11 @@ func (o *Options) serverAdvice(err error) (code int, hint string) {
 	case Is[timeUp](err):
 		return ExitUnreachable, "a longer --timeout; pglock-admin why" + o.Same() + " says whether somebody keeps " +
 			"pglock's tables, and " + o.WhetherItHangs()
+	case state == "55P03": // not available: locked
+		return ExitFailure, "pglock-admin why" + o.Same() + ", which names whoever is in the way"
+	case state == "57014": // somebody or the user's own settings have ended it
+		return ExitFailure, Again + "; if statement_timeout has ended it, that is too short for this user: " +
+			"PGOPTIONS='-c statement_timeout=0'"
 	case state == "53300": // too many connections
 		return ExitUnreachable, Again + " in a moment. Who has the connections only a connection can tell: some are " +
 			"reserved for superusers, and from PostgreSQL 16 on reserved_connections for members of " +

@@ -7,11 +7,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// To try again does not help while the server's disk is full.
-func TestAFullDiskHasToBeFreedFirst(t *testing.T) {
+// To try again does not help while the server's disk is full, somebody has locked a table, or the user's own settings
+// end the statement.
+func TestWhereTryingAgainDoesNotHelpTheAdviceSaysWhatDoes(t *testing.T) {
 	t.Parallel()
-	code, hint := new(Options).serverAdvice(&pgconn.PgError{Code: "53100", Message: "could not extend file"})
-	if code != ExitFailure || !strings.HasPrefix(hint, "free room on the server's disk") {
-		t.Errorf("exit code %d, %q", code, hint)
+	for state, want := range map[string]string{
+		"53100": "free room on the server's disk",
+		"55P03": "pglock-admin why",
+		"57014": "PGOPTIONS='-c statement_timeout=0'",
+	} {
+		code, hint := new(Options).serverAdvice(&pgconn.PgError{Code: state})
+		if code != ExitFailure || !strings.Contains(hint, want) {
+			t.Errorf("%s: exit code %d, %q", state, code, hint)
+		}
 	}
 }
