@@ -127,8 +127,16 @@ func (l *look) rowKept() bool {
 func (l *look) grave() Severity { return stuckIf(l.alive() > 0 || len(l.Obstructed) > 0) }
 
 // graveRow is grave while somebody has locked the lock's row: then the looks of live waiters hang there too, so that
-// they seem dead.
-func (l *look) graveRow() Severity { return stuckIf(l.Queue.Waiting > 0) }
+// they seem dead. Whoever asks for the free lock hangs there, too, before it has a ticket.
+func (l *look) graveRow() Severity { return stuckIf(l.Queue.Waiting > 0 || len(l.asking()) > 0) }
+
+// asking are those who wait for the row of the lock, which is free.
+func (l *look) asking() []Backend {
+	if l.State != LockFree {
+		return nil
+	}
+	return l.using(BackendAtRow)
+}
 
 func stuckIf(somebodyWaits bool) Severity {
 	if somebodyWaits {

@@ -153,7 +153,7 @@ func (l *look) freeVerdicts() {
 		return
 	}
 	last := l.Last
-	if l.historyVerdict(last.ExpiresAt) {
+	if l.rowKept() || l.historyVerdict(last.ExpiresAt) {
 		return
 	}
 	v := Verdict{Kind: whyFree, Severity: SeverityOK, Who: last.Holder}

@@ -73,6 +73,21 @@ func TestWhoHasLockedTheRowForAMomentIsNoPersonOrScript(t *testing.T) {
 	}
 }
 
+// Whoever asks for a free lock waits for its row, and has no ticket yet: it waits in vain all the same.
+func TestWhoeverAsksForAFreeLockWaitsForItsRow(t *testing.T) {
+	t.Parallel()
+	l := lookAt().with(
+		Backend{Use: BackendRow, PID: 30001, User: "alice", State: "idle in transaction", InState: 9 * time.Second,
+			Transaction: 9 * time.Second},
+		Backend{Use: BackendAtRow, PID: 30002, User: "app", State: "active", BlockedBy: []int{30001}})
+	l.State, l.Last = LockFree, &HolderFacts{}
+	l.conclude()
+	if v := l.Verdicts[0]; len(l.Verdicts) != 1 || v.Kind != whyRow || v.Severity != SeverityStuck ||
+		!strings.Contains(v.Text, "1 process that wants the free lock") {
+		t.Errorf("%+v", l.Verdicts)
+	}
+}
+
 // A prepared transaction that has locked the row keeps the holder from renewing, and from letting go.
 func TestAPreparedTransactionKeepsTheHolderFromRenewing(t *testing.T) {
 	t.Parallel()

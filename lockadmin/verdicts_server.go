@@ -312,6 +312,8 @@ func (l *look) rowVerdicts() {
 		v.Statement = statement(cause)
 		switch {
 		case l.State != LockHeld:
+			v.Text += more(len(l.asking()), " 1 process that wants the free lock, or its row, waits for that.",
+				" %d processes that want the free lock, or its row, wait for that.")
 			v.IfNothing = say("Nobody gets %s until that transaction ends.", l.lock())
 		case slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return pulseOf(h) != onTime }):
 			h := l.Holders[0]
