@@ -1,12 +1,14 @@
 package lockadmin_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
@@ -16,7 +18,8 @@ import (
 )
 
 // A prepared transaction has passed a fence, and somebody waits behind it for the whole table: the transaction is
-// named, with the commands that end it. Others, which have not locked that table, are not.
+// named, with the commands that end it. Others, which have not locked that table, are not. A break that such a transaction
+// refuses names both commands, too: both halves must end alike.
 func TestWhoeverWantsAWholeTableWaitsForAPreparedTransactionByName(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Dedicated(t, map[string]string{"max_prepared_transactions": "5"})
@@ -79,4 +82,13 @@ func TestWhoeverWantsAWholeTableWaitsForAPreparedTransactionByName(t *testing.T)
 		err := conn.QueryRow(t.Context(), "SELECT pg_blocking_pids($1) <> '{}'", pid).Scan(&waits)
 		return err == nil && !waits
 	})
+	for _, sql := range []string{"BEGIN", "SELECT FROM pglock.locks FOR UPDATE", "PREPARE TRANSACTION 'row'"} {
+		execute(t, conn, sql)
+	}
+	_, err := admin.Break(t.Context(), "report", "test", lockadmin.BreakOptions{})
+	var refused *pgconn.PgError
+	if want := "COMMIT PREPARED 'row' or ROLLBACK PREPARED 'row'"; !errors.As(err, &refused) ||
+		!strings.Contains(refused.Hint, want) {
+		t.Errorf("%v, want the hint %s", err, want)
+	}
 }

@@ -406,7 +406,8 @@ BEGIN
       CASE WHEN p.pid IS NULL THEN 'prepared transaction ' || quote_literal(p.gid)
            ELSE 'process ' || p.pid || coalesce(' (' || quote_literal(nullif(a.application_name, '')) || ')', '')
              || CASE WHEN a.wait_event = 'SyncRep' THEN ', whose commit waits for a standby' ELSE '' END END AS who,
-      CASE WHEN p.pid IS NULL THEN format('ROLLBACK PREPARED %L;', p.gid)
+      CASE WHEN p.pid IS NULL THEN
+             format('COMMIT PREPARED %1$L or ROLLBACK PREPARED %1$L, as its other half ended;', p.gid)
            WHEN a.wait_event IS DISTINCT FROM 'SyncRep' THEN format('SELECT pg_terminate_backend(%s);', p.pid) || CASE
              WHEN a.state IS NULL THEN ' (Not while its wait_event is SyncRep, which is hidden here.)' ELSE '' END
            END AS ends   -- who waits for a standby has committed
