@@ -18,8 +18,8 @@ import (
 )
 
 // A prepared transaction has passed a fence, and somebody waits behind it for the whole table: the transaction is
-// named, with the commands that end it. Others, which have not locked that table, are not. A break that such a transaction
-// refuses names both commands, too: both halves must end alike.
+// named, with the commands that end it. Others, which have not locked that table, are not. A break that such a
+// transaction refuses names both commands, too: both halves must end alike.
 func TestWhoeverWantsAWholeTableWaitsForAPreparedTransactionByName(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Dedicated(t, map[string]string{"max_prepared_transactions": "5"})

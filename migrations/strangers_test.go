@@ -131,7 +131,8 @@ func TestI5_NoCodeOfTheOwnerRunsForAMemberOfASuperuser(t *testing.T) {
 		}
 		for what, err := range map[string]error{"Force": migrations.Force(t.Context(), config, 1),
 			"Down": migrations.Down(t.Context(), config)} {
-			if right, is := errors.AsType[*migrations.RightError](err); !is || !right.Code || right.Owner != strings.Trim(hers, `"`) {
+			right, is := errors.AsType[*migrations.RightError](err)
+			if !is || !right.Code || right.Owner != strings.Trim(hers, `"`) {
 				t.Errorf("%s by %s: %v, want a RightError that names the owner", what, who, err)
 			}
 		}

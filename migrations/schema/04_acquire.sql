@@ -210,8 +210,8 @@ END $$;
 -- versions (I4). Only one that is_own takes it, without waiting: refuse_unseen_end refuses such an end. If the lock has
 -- become free meanwhile, the answer says that the first asks again at once.
 -- A plain request has been checked. p_many says that the request is part of a statement for many, which waits only for
--- a moment; p_locked that the statement has locked something of this lock already, as far as it knows: then it waits for
--- nobody who may wait for that. p_joined says that it has joined. It waits for rows as long as lock_timeout says.
+-- a moment; p_locked that the statement has locked something of this lock already, as far as it knows: then it waits
+-- for nobody who may wait for that. p_joined says that it has joined. It waits for rows as long as lock_timeout says.
 CREATE FUNCTION acquire_one(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
     p_alone boolean, p_many boolean, p_locked boolean, p_joined boolean) RETURNS acquired

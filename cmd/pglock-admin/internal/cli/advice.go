@@ -136,8 +136,8 @@ func (o *Options) migrationAdvice(ctx context.Context, err error) (code int, hin
 	var pgErr *pgconn.PgError
 	switch {
 	case errors.As(err, &right) && right.Code:
-		return ExitPermission, fmt.Sprintf("PGOPTIONS='-c role=%s', if that role is to be trusted: its code could take "+
-			"the rights back", right.Owner)
+		return ExitPermission, fmt.Sprintf("PGOPTIONS='-c role=%s', if that role is to be trusted: its code could "+
+			"take the rights back", right.Owner)
 	case errors.As(err, &right) && right.Member:
 		return ExitPermission, fmt.Sprintf(asMember, right.Role)
 	case errors.As(err, &right) && right.Role != "":
