@@ -177,12 +177,17 @@ func TestACallOfFnThatEndsTheLeaseFreesTheLock(t *testing.T) {
 	} {
 		own := b.withClient(t)
 		lease := own.acquire(t, name)
+		called := false
 		_ = own.store.Write(t.Context(), lease, func(ctx context.Context, _ pgx.Tx) error {
+			called = true
 			if err := end(ctx, own.client, lease); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 			b.acquire(t, name)
 			return nil
 		})
+		if !called {
+			t.Errorf("%s: the write was refused", name)
+		}
 	}
 }

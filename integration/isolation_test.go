@@ -233,6 +233,7 @@ func TestI25_WhoeverIsTooLateForAFreeLockWaitsForNobody(t *testing.T) {
 		"its session is noted":         {more: "p_wait", session: "1 h"},
 		"its session is to be noted":   {more: "p_wait", session: "0"},
 		"somebody locks its session":   {"p_wait", "0", `SELECT FROM pglock.sessions WHERE session_id = $1 FOR NO KEY UPDATE`, true},
+		"its session is new":           {more: "p_wait", refused: true},
 		"somebody writes its session":  {"p_wait", "", `INSERT INTO pglock.sessions VALUES ($1, 'peer', now())`, true},
 		"it asks again, without queue": {more: "p_retry"},
 	} {
@@ -269,7 +270,7 @@ func TestI25_RequestsAreInTheWayOfNoReleaseForLong(t *testing.T) {
 	look := newPeer(t, db.URL())
 	patientWaits(t, look)
 	look.change(t, "give_way", "'1 s'", "'1 min'")
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	all, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	clients := pgtest.Group(t)
 	for range 6 {
@@ -277,6 +278,7 @@ func TestI25_RequestsAreInTheWayOfNoReleaseForLong(t *testing.T) {
 		p.notes(t)
 		clients.Go(func() {
 			for round := range 500 {
+				ctx, end := context.WithTimeout(all, 50*time.Second) // a circle lasts a minute
 				q, err := p.enqueue(ctx, "x", uuid.New(), "exclusive", nil)
 				if err == nil && q.granted {
 					_, err = p.release(ctx, q.grant)
@@ -284,6 +286,7 @@ func TestI25_RequestsAreInTheWayOfNoReleaseForLong(t *testing.T) {
 					_, err = p.Exec(ctx, `SELECT FROM pglock.give_up($1, ARRAY['x'], ARRAY[$2::uuid])`, p.key.String(),
 						q.id.String())
 				}
+				end()
 				if err != nil {
 					t.Errorf("I25: round %d: %v", round, err)
 					cancel()

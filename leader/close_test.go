@@ -13,9 +13,14 @@ func TestCloseUnderTheContextOfFnLetsTheNextOneLeadAtOnce(t *testing.T) {
 	t.Parallel()
 	e := newElection(t)
 	client, next := e.client(), e.client()
+	led := false
 	_ = e.candidate(client).Run(t.Context(), func(ctx context.Context, _ *pglock.Lease) error {
+		led = true
 		must.Note(t, client.Close(ctx))
 		must.Get(next.TryAcquire(t.Context(), "x"))(t)
 		return nil
 	})
+	if !led {
+		t.Error("it has not led")
+	}
 }

@@ -174,7 +174,7 @@ func (l *look) ofHistory(r *reader, f func(*reader)) (unseen string) {
 			r.err = cmp.Or(r.err, err)
 			return ""
 		}
-		*l.past = past{closed: true, by: l.lockers(r, closedToReaders, "events")}
+		l.past.closed, l.past.by = true, l.lockers(r, closedToReaders, "events")
 	}
 	unseen = what + "somebody has locked its table"
 	if len(l.past.by) > 0 {

@@ -174,7 +174,11 @@ func TestWhoeverHasClosedATableIsToBeEndedBeforeWhoeverWaitsForIt(t *testing.T) 
 	_, first := openly(t, db, "LOCK TABLE pglock.locks IN EXCLUSIVE MODE")
 	wants, _ := openly(t, db)
 	behind(t, db, wants, "LOCK TABLE pglock.locks")
-	v := must.Get(admin.Explain(t.Context(), "report"))(t).Verdicts[0]
+	all := must.Get(admin.Explain(t.Context(), "report"))(t).Verdicts
+	if len(all) == 0 || len(all[0].Steps) < 3 {
+		t.Fatalf("%+v", all)
+	}
+	v := all[0]
 	if v.Kind != "table" || !strings.HasPrefix(v.Who, fmt.Sprintf("process %d", first)) ||
 		v.Steps[1].Command != fmt.Sprintf("SELECT pg_terminate_backend(%d)", first) ||
 		v.Steps[2].Do != "Look again: 1 more wants to lock a whole table." {

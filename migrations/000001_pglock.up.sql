@@ -952,7 +952,7 @@ BEGIN
   END IF;
   IF p_locked OR NOT touch_session(p_session_id, p_holder, p_session_ttl)  -- removed, and somebody has written it anew
      AND NOT touch_session(p_session_id, p_holder, p_session_ttl) THEN
-    RAISE EXCEPTION 'session % is being written', p_session_id USING ERRCODE = '55P03', HINT = 'Try again.';
+    RAISE EXCEPTION 'session % is new, or is being written', p_session_id USING ERRCODE = '55P03', HINT = 'Try again.';
   END IF;
   RETURN true;
 END $$;

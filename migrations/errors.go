@@ -60,8 +60,8 @@ func (e *RightError) Error() string {
 	s := fmt.Sprintf("migrations: schema %q %s: user %q lacks %s: ", e.Schema, state, e.User, e.Lacks)
 	switch {
 	case e.Code:
-		return s + fmt.Sprintf("put options='-c role=%s' into the connection string, if %[1]q is to be trusted",
-			e.Owner)
+		return s + fmt.Sprintf("let %q do it, or put options='-c role=%[1]s' into the connection string, if "+
+			"%[1]q is to be trusted", e.Owner)
 	case e.Member:
 		return s + fmt.Sprintf("it is a member of %s with NOINHERIT: put options='-c role=%[1]s' into the connection "+
 			"string, or options=-c%%20role%%3D%[1]s into a URL; the hooks of a pool do not run here", e.Role)

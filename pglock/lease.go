@@ -368,14 +368,14 @@ func (l *Lease) end(cause error) bool {
 	goesOn := false                           // there: it was extended, or a late attempt may be granted it again
 	if first {
 		l.owner.loses(l)
-		if cause == errExpired && l.doubt != nil {
-			cause = l.doubt
-		}
 		if lost, ok := cause.(*LostError); ok && lost.Reason == ReasonReleased && l.handing > 0 {
 			cause, l.handed = ErrReleased, true // by our own HandOver, whose answer is on its way
 		}
 		if late := cause == ErrReleased && now.Reached(l.deadline); late || cause == errExpired {
-			cause, first = &LostError{Lock: l.name, Token: l.token, Reason: ReasonExpired}, !late
+			first = !late
+			if cause = l.doubt; cause == nil {
+				cause = &LostError{Lock: l.name, Token: l.token, Reason: ReasonExpired}
+			}
 		}
 		if lost, ok := cause.(*LostError); ok && lost.Err == nil &&
 			(lost.Reason == ReasonExpired || lost.Reason == ReasonTakenOver) {

@@ -126,7 +126,7 @@ func TestASchemaOfAnotherRoleIsNamedWithItsOwner(t *testing.T) {
 		"try: if that role may make functions for you: the same command with --schema pglock")
 
 	// Who makes such a schema must not hide where the programs are.
-	must.Get(conn.Exec(t.Context(), "CREATE DATABASE app"))(t)
+	must.Get(conn.Exec(t.Context(), "CREATE DATABASE app TEMPLATE template0"))(t)
 	config := must.Get(pgx.ParseConfig(server.URL()))(t)
 	config.Database = "app"
 	config.RuntimeParams["application_name"] = "pglock app-1/reporter[4711]"

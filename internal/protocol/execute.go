@@ -34,15 +34,13 @@ type Step struct {
 	Wait time.Duration
 }
 
-// limit lowers statement_timeout until the transaction ends.
-const limit = `SELECT pg_catalog.set_config('statement_timeout', '%[1]d', true)
-	WHERE pg_catalog.current_setting('statement_timeout') OPERATOR(pg_catalog.=) '0'
-		OR pg_catalog.current_setting('statement_timeout')::pg_catalog.interval OPERATOR(pg_catalog.>) '%[1]d ms'`
+// lower lowers a timeout until the transaction ends.
+const lower = `SELECT pg_catalog.set_config('%[2]s', '%[1]d', true)
+	WHERE pg_catalog.current_setting('%[2]s') OPERATOR(pg_catalog.=) '0'
+		OR pg_catalog.current_setting('%[2]s')::pg_catalog.interval OPERATOR(pg_catalog.>) '%[1]d ms'`
 
 // Milliseconds is d as a timeout of the server's, from one millisecond to the greatest that it knows, 24 days.
 func Milliseconds(d time.Duration) int64 { return min(max(1, d.Milliseconds()), math.MaxInt32) }
-
-const wait = `SELECT pg_catalog.set_config('lock_timeout', '%d', true)`
 
 // before are the statements that go before the step's own, in its transaction; none if it is a transaction by itself.
 func (s Step) before(explicit bool) (all []string) {
@@ -50,10 +48,10 @@ func (s Step) before(explicit bool) (all []string) {
 		all = append(all, "begin isolation level read committed")
 	}
 	if s.Limit > 0 {
-		all = append(all, fmt.Sprintf(limit, Milliseconds(s.Limit)))
+		all = append(all, fmt.Sprintf(lower, Milliseconds(s.Limit), "statement_timeout"))
 	}
 	if s.Wait > 0 {
-		all = append(all, fmt.Sprintf(wait, Milliseconds(s.Wait)))
+		all = append(all, fmt.Sprintf(lower, Milliseconds(s.Wait), "lock_timeout"))
 	}
 	return all
 }

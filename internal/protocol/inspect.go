@@ -56,10 +56,11 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 	ORDER BY 5 NULLS FIRST, 2 NULLS LAST, 3 DESC, 1 LIMIT 20`
 
 // TableLocks tells who has locked one of some tables of a schema in one of some modes, or wants to: the process or the
-// prepared transaction, the first of its tables in their order, what pg_stat_activity shows of it, whom it waits for
-// itself (everybody else queues behind it then), the server's time, to which ages count, whether it has locked a table
-// to change something, whether the user may end it and the event that it waits for, as list_backends tells them, for
-// how long it has waited, which the server shows to everybody, and the mode.
+// prepared transaction, the first of its tables in their order (the record of the installation last, which others only
+// read, if they still may), what pg_stat_activity shows of it, whom it waits for itself (everybody else queues behind
+// it then), the server's time, to which ages count, whether it has locked a table to change something, whether the user
+// may end it and the event that it waits for, as list_backends tells them, for how long it has waited, which the server
+// shows to everybody, and the mode.
 const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::pg_catalog.text, k.pid, p.gid,
 		coalesce(a.usename, p.owner)::pg_catalog.text, a.application_name, a.state,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) coalesce(a.xact_start, p.prepared)) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
@@ -86,6 +87,7 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::
 	WHERE c.relname OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[]) AND k.mode OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
 		AND k.locktype OPERATOR(pg_catalog.=) 'relation'
 	ORDER BY k.virtualtransaction, k.pid, k.granted, p.gid,
+		c.relname OPERATOR(pg_catalog.=) 'installation' AND k.mode OPERATOR(pg_catalog.<>) 'AccessExclusiveLock',
 		pg_catalog.array_position($2::pg_catalog.text[], c.relname::pg_catalog.text), k.mode LIMIT 20`
 
 // mayEnd says whether the user may end process a: me and r are the user and the process's one, by roles.

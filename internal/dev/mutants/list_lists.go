@@ -131,7 +131,7 @@ var ofLists = []mutant{
 		{"lockadmin/verdicts_server.go", "\t\t\tcause = ends[0]\n", ""},
 	}, administration, "^TestExplainNamesWhoeverKeepsThose"},
 	{"each look at a lock waits for a history that is locked", []edit{
-		{"lockadmin/explain_closed.go", "past{closed: true", "past{closed: false"},
+		{"lockadmin/explain_closed.go", "l.past.closed, l.past.by = true,", "l.past.closed, l.past.by = false,"},
 	}, administration, "^TestALookAtManyLocks"},
 	{"why: a lock that is well takes a screen", []edit{
 		{"cmd/pglock-admin/internal/explain/why_screen.go", "\tif IsWell(e) || isSoon(e) {\n",

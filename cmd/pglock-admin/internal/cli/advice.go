@@ -136,8 +136,8 @@ func (o *Options) migrationAdvice(ctx context.Context, err error) (code int, hin
 	var pgErr *pgconn.PgError
 	switch {
 	case errors.As(err, &right) && right.Code:
-		return ExitPermission, fmt.Sprintf("PGOPTIONS='-c role=%s', if that role is to be trusted: its code could "+
-			"take the rights back", right.Owner)
+		return ExitPermission, fmt.Sprintf("%s as user %s; or with PGOPTIONS='-c role=%[2]s', if that role is to be "+
+			"trusted: its code could take the rights back", Again, right.Owner)
 	case errors.As(err, &right) && right.Member:
 		return ExitPermission, fmt.Sprintf(asMember, right.Role)
 	case errors.As(err, &right) && right.Role != "":
@@ -196,7 +196,7 @@ func (o *Options) serverAdvice(err error) (code int, hint string) {
 		return ExitUnreachable, "a longer --timeout; pglock-admin why" + o.Same() + " says whether somebody keeps " +
 			"pglock's tables, and " + o.WhetherItHangs()
 	case state == "55P03": // not available: locked
-		return ExitFailure, "pglock-admin why" + o.Same() + ", which names whoever is in the way"
+		return ExitFailure, Again + "; if it fails again, pglock-admin why" + o.Same() + " names whoever is in the way"
 	case state == "57014": // somebody or the user's own settings have ended it
 		return ExitFailure, Again + "; if statement_timeout has ended it, that is too short for this user: " +
 			"PGOPTIONS='-c statement_timeout=0'"
