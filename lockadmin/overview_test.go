@@ -197,8 +197,16 @@ func TestTheOverviewFillsItsLinesWithWhoIsIll(t *testing.T) {
 		acquire(fmt.Sprint("nest ", n), uuid.New(), true)
 		acquire("base", key, true)
 	}
-	acquire("noted", uuid.New(), false)
-	execute(t, conn, `SELECT pglock.break_lock('noted', 'alice', 'why not')`)
+	for _, name := range []string{"noted", "pruned"} {
+		acquire(name, uuid.New(), false)
+		execute(t, conn, `SELECT pglock.break_lock($1, 'alice', 'why not')`, name)
+	}
+	execute(t, conn, `DELETE FROM pglock.locks WHERE name = 'pruned'`)
+	var news string
+	must.Do(t, conn.QueryRow(t.Context(), `SELECT string_agg(n, ', ') FROM pglock.recent_news() n`).Scan(&news))
+	if news != "noted" {
+		t.Errorf("there are news of %s, want of noted", news)
+	}
 	for _, name := range []string{"victim", "other"} {
 		acquire(name, uuid.New(), false)
 		execute(t, conn, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min' WHERE name = $1`,

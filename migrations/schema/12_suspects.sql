@@ -31,8 +31,8 @@ CREATE VIEW conditions AS
       FROM waiters q WHERE q.name = l.name AND q.ticket > l.served ORDER BY q.ticket LIMIT 1) w ON true;
 
 -- recent_news names the locks that were broken within ten minutes, and those of which one slot was lost three times
--- within an hour, the last time within ten minutes, as far as the last 1,000 entries of the history have them. It tells
--- operators alone, and nothing while somebody has locked the history.
+-- within an hour, the last time within ten minutes, as far as the last 1,000 entries of the history have them; none
+-- that was pruned since. It tells operators alone, and nothing while somebody has locked the history.
 CREATE FUNCTION recent_news() RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '100ms'
 SET enable_seqscan = off SET enable_sort = off
@@ -43,7 +43,8 @@ BEGIN
       FROM (SELECT * FROM events o ORDER BY o.id DESC LIMIT 1000) e
       WHERE e.kind IN ('break', 'takeover') AND e.at > clock_timestamp() - interval '1 h'
       GROUP BY e.lock_name, e.slot, e.kind
-      HAVING max(e.at) > clock_timestamp() - interval '10 min' AND (e.kind = 'break' OR count(*) >= 3);
+      HAVING max(e.at) > clock_timestamp() - interval '10 min' AND (e.kind = 'break' OR count(*) >= 3)
+        AND EXISTS (SELECT FROM locks l WHERE l.name = e.lock_name);
   END IF;
 EXCEPTION WHEN lock_not_available THEN
   RETURN;
