@@ -5637,7 +5637,7 @@ BEGIN
       WHERE e.kind IN ('break', 'takeover') AND e.at > clock_timestamp() - interval '1 h'
       GROUP BY e.lock_name, e.slot, e.kind
       HAVING pg_catalog.max(e.at) > clock_timestamp() - interval '10 min' AND (e.kind = 'break' OR pg_catalog.count(*) >= 3)
-        AND EXISTS (SELECT FROM locks l WHERE l.name = e.lock_name);
+        AND (SELECT true FROM locks l WHERE l.name = e.lock_name LIMIT 1);
   END IF;
 EXCEPTION WHEN lock_not_available THEN
   RETURN;
