@@ -196,7 +196,7 @@ func TestAServerThatIsGoneInTheMiddleIsToldApart(t *testing.T) {
 		{"show a", "list_waiters", "once the server is back"},
 		{"guard list", "list_guards", "once the server is back"},
 		{"guard add jobs", "guard_table", "guard list, to see whether it was done"},
-		{"guard add jobs -o json", "commit", "guard list, to see whether it was done"},
+		{"guard add jobs -o json", "Q\x00\x00\x00\x0bcommit", "guard list, to see whether it was done"},
 		{"prune", "prune_history", "once the server is back"},
 		{"break a --reason r", "break_lock", "show a, to see whether it was broken"},
 		{"migrate version", "schema_version", "once the server is back"},
