@@ -103,6 +103,9 @@ func TestI22_ThePageOfLogicalReplicationMovesTheLocks(t *testing.T) {
 	to.exec(t, fmt.Sprintf(`CREATE SUBSCRIPTION locks
 		CONNECTION 'host=%s port=%d user=%s password=%s dbname=%s' PUBLICATION locks`, at.Host, at.Port, at.User, at.Password, at.Database))
 	left := func() int { return one[int](t, to, `SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'`) }
+	if all := one[int](t, to, `SELECT count(*) FROM pg_subscription_rel`); all <= 5 {
+		t.Errorf("%d tables are published, want those of pglock", all)
+	}
 	for n := left(); n > 0; n = left() {
 		pgtest.Eventually(t, "one more table to be copied", func() bool { return left() < n })
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // withOptions adds what PGOPTIONS would say.
@@ -196,6 +197,19 @@ func TestWithoutTheRowOfTheInstallationTheAdviceIsTheStatementThatMendsIt(t *tes
 	}
 	execute(t, db, mend)
 	in(t, db.URL(), "list").want(t, cli.ExitOK)
+}
+
+// The owner's name is not trusted: what is advised stays one argument of the shell.
+func TestWhoHasTooManyRightsIsToldHowToRemoveASchema(t *testing.T) {
+	db := pgtest.Parallel(t)
+	was, give := newOwner(t, db)
+	give()
+	owner := was + "'; id; '"
+	role := pgx.Identifier{owner}.Sanitize()
+	execute(t, db, "ALTER ROLE "+was+" RENAME TO "+role)
+	defer execute(t, db, "ALTER ROLE "+role+" RENAME TO "+was)
+	in(t, db.URL(), "migrate", "down", "--yes").want(t, cli.ExitPermission, "whose code could run",
+		"or with PGOPTIONS="+shown.Argument("-c role="+owner)+", if that role is to be trusted")
 }
 
 // A schema that was renamed: a migration would not help.

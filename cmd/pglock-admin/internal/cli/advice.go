@@ -136,8 +136,8 @@ func (o *Options) migrationAdvice(ctx context.Context, err error) (code int, hin
 	var pgErr *pgconn.PgError
 	switch {
 	case errors.As(err, &right) && right.Code:
-		return ExitPermission, fmt.Sprintf("%s as user %s; or with PGOPTIONS='-c role=%[2]s', if that role is to be "+
-			"trusted: its code could take the rights back", Again, right.Owner)
+		return ExitPermission, fmt.Sprintf("%s as user %s; or with PGOPTIONS=%s, if that role is to be trusted: its "+
+			"code could take the rights back", Again, shown.Word(right.Owner), shown.Argument("-c role="+right.Owner))
 	case errors.As(err, &right) && right.Member:
 		return ExitPermission, fmt.Sprintf(asMember, right.Role)
 	case errors.As(err, &right) && right.Role != "":

@@ -82,7 +82,8 @@ You can paste a name from the table after pglock-admin show.
   WAITING  how many wait for the lock, also those that the queue passes over, and for how long the first of them has
 
 A lock that has been free for three seconds though somebody waits is in the list too, unless something above or below it
-is in the way, or you choose leases or another order. With -o tree the names stand under each other by their parts between slashes. PREFIX is the same as --prefix.
+is in the way, or you choose leases or another order. With -o tree the names stand under each other by their parts
+between slashes. PREFIX is the same as --prefix.
 
 --order age shows the lease first that is held longest, --order waiting the lock that somebody has waited for longest,
 --order expiry the lease that ends next. docs/command-line.md has more about filters and pages.`,
