@@ -113,7 +113,7 @@ func noneFree(ctx context.Context, err error, began time.Time, pool *pgxpool.Poo
 }
 
 // repeat lends f a connection, and repeats f if the server undid its work for a passing reason.
-func repeat(ctx context.Context, lend func(context.Context) (*pgx.Conn, func(), error), f func(*pgx.Conn) error) error {
+func repeat(ctx context.Context, lend lends, f func(*pgx.Conn) error) error {
 	for attempt := 1; ; attempt++ {
 		conn, give, err := lend(ctx)
 		if err != nil {

@@ -47,6 +47,7 @@ type Server struct {
 	askAgain  atomic.Int64               // nanoseconds: when servers that have refused may be asked again
 	silent    suspicions                 // of what has no answer
 	pace      pace                       // of the answers
+	refusals  refusals                   // of connections
 
 	life      context.Context // ends with Close: no statement outlives it
 	end       context.CancelFunc
@@ -90,11 +91,11 @@ func inStep[Q, A any](
 
 // gathering makes calls of one kind travel together. Their statement goes on when they leave.
 func gathering[Q, A any](
-	s *Server, width int, errClosed error, lend func(context.Context) (*pgx.Conn, func(), error),
+	s *Server, width int, errClosed error, lend lends,
 	send func(context.Context, *pgx.Conn, []Q, []A) error,
 ) *coalesce.Coalescer[*pgx.Conn, Q, A] {
 	return coalesce.New(coalesce.Config[*pgx.Conn, Q, A]{
-		Width: width, Life: s.life, Limit: protocol.Patience, ErrShut: errClosed, Lend: lend,
+		Width: width, Life: s.life, Limit: protocol.Patience, ErrShut: errClosed, Lend: s.gently(lend),
 		Send: func(ctx context.Context, conn *pgx.Conn, calls []Q) ([]A, error) {
 			answers := make([]A, len(calls))
 			return answers, send(ctx, conn, calls, answers)
@@ -209,13 +210,11 @@ func (s *Server) reach(ctx context.Context, step protocol.Step) error {
 	return s.past(func() error { return s.repeat(ctx, s.lend, step) })
 }
 
-func (s *Server) repeat(
-	ctx context.Context, lend func(context.Context) (*pgx.Conn, func(), error), step protocol.Step,
-) error {
+func (s *Server) repeat(ctx context.Context, lend lends, step protocol.Step) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
-	return repeat(ctx, lend, func(conn *pgx.Conn) error {
+	return repeat(ctx, s.gently(lend), func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
 		defer cancel()
 		return s.executor.Run(ctx, conn, step)

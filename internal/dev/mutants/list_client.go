@@ -234,6 +234,16 @@ var ofClose = []mutant{
 	{"a pause of the program is not noticed", []edit{
 		{"pglock/expiry.go", "length < overslept:", "true:"},
 	}, library, "^TestALeaseThatExpiresInAPause"},
+	{"every call asks a server that refuses connections", []edit{
+		{"internal/server/refusals.go", "\town, err := s.refusals.enter(ctx, idle)\n",
+			"\town, err := new(refusals).enter(ctx, idle)\n"},
+	}, library, "^TestAServerThatRefuses"},
+	{"a refusal is not shared by those who wait for the attempt", []edit{
+		{"internal/server/refusals.go", "\t\t\town.refusal = err\n", ""},
+	}, "./internal/server", "^TestAfterARefusal"},
+	{"an attempt that hangs holds up the next", []edit{
+		{"internal/server/refusals.go", "case <-timer.C:", "case <-(chan int)(nil):"},
+	}, "./internal/server", "^TestAnAttemptThatHangs"},
 	{"who marks a connection waits for whoever changes its session's row", []edit{
 		{schema, "WHERE NOT EXISTS (SELECT FROM sessions o WHERE o.session_id = me) ON CONFLICT", "ON CONFLICT"},
 	}, "./internal/server", "^TestTheServerKnows"},

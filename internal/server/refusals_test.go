@@ -1,0 +1,138 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/internal/dev/must"
+)
+
+// refusing is what a dial fails with where nobody listens.
+func refusing(t *testing.T) error {
+	t.Helper()
+	_, err := pgconn.Connect(t.Context(), "postgres://127.0.0.1:1/x?sslmode=disable")
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Fatalf("a port where nobody listens: %v", err)
+	}
+	return err
+}
+
+func none() bool { return false }
+
+func TestAfterARefusalCallsMakeOneAttemptTogether(t *testing.T) {
+	refused := refusing(t)
+	synctest.Test(t, func(t *testing.T) {
+		const outage = 10 * time.Second
+		var (
+			r        refusals
+			callers  sync.WaitGroup
+			attempts atomic.Int32
+			back     atomic.Bool
+		)
+		lend := func() error {
+			own, err := r.enter(t.Context(), none)
+			if err != nil {
+				return err
+			}
+			attempts.Add(1)
+			time.Sleep(time.Millisecond)
+			if !back.Load() {
+				err = refused
+			}
+			r.ended(own, err)
+			return err
+		}
+		last := make([]time.Duration, 100) // from the end of the outage to a connection
+		refusals := make([]int, len(last))
+		began := time.Now()
+		for i := range last {
+			callers.Go(func() {
+				for lend() != nil {
+					refusals[i]++
+					time.Sleep(20 * time.Millisecond)
+				}
+				last[i] = time.Since(began) - outage
+			})
+		}
+		time.Sleep(outage)
+		// Each begins once. Then the pause doubles, and is half a second in the middle.
+		if n := int(attempts.Load()); n < len(last)+10 || n > len(last)+50 {
+			t.Errorf("%d attempts of %d callers in %v", n, len(last), outage)
+		}
+		back.Store(true)
+		callers.Wait()
+		for i, d := range last {
+			if refusals[i] < 10 {
+				t.Errorf("a call heard of %d refusals in %v", refusals[i], outage)
+			}
+			if d > refusedMost*3/2+100*time.Millisecond {
+				t.Errorf("a connection came %v after the server was back", d)
+			}
+		}
+		if own, err := r.enter(t.Context(), none); own != nil || err != nil {
+			t.Errorf("the server takes connections, and yet: %v, %v", own, err)
+		}
+	})
+}
+
+func TestAnAttemptThatHangsHoldsUpNoOther(t *testing.T) {
+	refused := refusing(t)
+	synctest.Test(t, func(t *testing.T) {
+		var r refusals
+		r.ended(nil, refused)
+		hangs := must.Get(r.enter(t.Context(), none))(t)
+		began := time.Now()
+		own := must.Get(r.enter(t.Context(), none))(t)
+		if hangs == nil || own == nil || time.Since(began) > refusedMost {
+			t.Fatalf("attempts %v and %v, the other after %v", hangs, own, time.Since(began))
+		}
+		waits := make(chan error)
+		go func() {
+			_, err := r.enter(t.Context(), none)
+			waits <- err
+		}()
+		synctest.Wait()
+		if r.ended(own, nil); <-waits != nil {
+			t.Error("another's connection came, and the call that waited did not go on")
+		}
+		r.ended(hangs, context.DeadlineExceeded)
+		if own, err := r.enter(t.Context(), none); own != nil || err != nil {
+			t.Errorf("an attempt that ran out of time is no refusal, and yet: %v, %v", own, err)
+		}
+	})
+}
+
+func TestAnIdleConnectionOfThePoolNeedsNoAttempt(t *testing.T) {
+	refused := refusing(t)
+	synctest.Test(t, func(t *testing.T) {
+		var r refusals
+		r.ended(nil, refused)
+		began := time.Now()
+		if own, err := r.enter(t.Context(), func() bool { return true }); own != nil || err != nil ||
+			time.Since(began) > 0 {
+			t.Errorf("after %v: %v, %v", time.Since(began), own, err)
+		}
+	})
+}
+
+func TestTheEndOfACallThatWaitsForAnAttemptTellsTheRefusal(t *testing.T) {
+	refused := refusing(t)
+	synctest.Test(t, func(t *testing.T) {
+		var r refusals
+		r.ended(nil, refused)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := r.enter(ctx, none)
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("the end of a call that waits: %v", err)
+		}
+	})
+}

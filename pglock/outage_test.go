@@ -1,0 +1,92 @@
+package pglock_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// way leads to the server until it is cut. It counts how often somebody wants to go there then.
+type way struct {
+	mu      sync.Mutex
+	isCut   bool
+	refused int
+	conns   []net.Conn
+}
+
+func (w *way) over(c *pgxpool.Config) {
+	dial := c.ConnConfig.DialFunc
+	c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.isCut {
+			w.refused++
+			return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+		}
+		conn, err := dial(ctx, network, address)
+		if err == nil {
+			w.conns = append(w.conns, conn)
+		}
+		return conn, err
+	}
+}
+
+func (w *way) cut(cut bool) (refused int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.isCut = cut; cut && len(w.conns) > 0; w.conns = w.conns[1:] {
+		_ = w.conns[0].Close()
+	}
+	return w.refused
+}
+
+// Fifty calls of each kind while the server refuses connections. They ask for one together; the heartbeat and whoever
+// listens ask beside them.
+func TestAServerThatRefusesConnectionsIsNotAskedByEveryCall(t *testing.T) {
+	db := pgtest.Parallel(t)
+	w := new(way)
+	c := startClient(t, db.Pool(t, w.over))
+	const calls, outage = 50, 2 * time.Second
+	var leases []*pglock.Lease
+	for i := range calls {
+		leases = append(leases, mustAcquire(t, c, fmt.Sprint("held ", i), pglock.WithTTL(time.Hour)))
+	}
+	w.cut(true)
+	var ended sync.WaitGroup
+	for i, l := range leases {
+		ended.Go(func() {
+			if err := l.Release(t.Context()); err != nil {
+				t.Errorf("release when the server is back: %v", err)
+			}
+		})
+		ended.Go(func() {
+			if _, err := c.Acquire(t.Context(), fmt.Sprint("free ", i), pglock.WithTTL(time.Hour)); err != nil {
+				t.Errorf("acquire when the server is back: %v", err)
+			}
+		})
+		ended.Go(func() {
+			for ctx, cancel := context.WithTimeout(t.Context(), outage); ; {
+				if _, err := c.TryAcquire(ctx, fmt.Sprint("tried ", i)); ctx.Err() != nil {
+					cancel()
+					return
+				} else if err == nil {
+					t.Error("the server refuses connections, and grants a lock")
+				}
+			}
+		})
+	}
+	<-time.After(outage)
+	if n := w.cut(false); n < 5 || n > 200 { // the first try of each kind, and some twenty a second
+		t.Errorf("the server was asked for a connection %d times in %v", n, outage)
+	}
+	ended.Wait()
+}
