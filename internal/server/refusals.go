@@ -28,48 +28,47 @@ type refusals struct {
 	mu    sync.Mutex
 	pause time.Duration // before the next attempt; 0: the server takes connections
 	since error         // the last refusal
-	next  *attempt      // that calls wait for; nil if pause is 0
-	due   time.Time     // when it may begin
+	due   time.Time     // when the next attempt may begin, also if this one hangs
+	next  *attempt      // that calls wait for, until it has ended; nil if pause is 0
 }
 
-// attempt is one that calls wait for.
+// attempt is one whose end many wait for.
 type attempt struct {
 	over    chan struct{}
-	refusal error // before over is closed
+	refusal error // before over is closed; nil: ask again
 }
 
 // gently is lend, paced after a refusal while the pool has no idle connection.
 func (s *Server) gently(lend lends) lends {
 	return func(ctx context.Context) (*pgx.Conn, func(), error) {
 		idle := func() bool { return s.pool.Stat().IdleConns() > 0 }
-		own, err := s.refusals.enter(ctx, idle)
+		forAll, err := s.refusals.enter(ctx, idle)
 		if err != nil {
 			return nil, nil, err
 		}
 		conn, give, err := lend(ctx)
-		s.refusals.ended(own, err)
+		s.refusals.ended(forAll, err)
 		return conn, give, err
 	}
 }
 
-// enter returns when this call may ask for a connection; own is the attempt that it makes for all who wait, if it makes
-// one. The error is the refusal of another's attempt, or the last one beside the end of ctx.
-func (r *refusals) enter(ctx context.Context, idle func() bool) (own *attempt, err error) {
+// enter returns when this call may ask for a connection; forAll says that others wait for what comes of it. The error is
+// the refusal of another's attempt, or the last one beside the end of ctx.
+func (r *refusals) enter(ctx context.Context, idle func() bool) (forAll bool, err error) {
 	for {
 		r.mu.Lock()
-		if r.pause == 0 {
-			r.mu.Unlock()
-			return nil, nil
-		}
 		next, wait, since := r.next, time.Until(r.due), r.since
-		if wait <= 0 { // whoever comes from now on waits for another attempt, also if this one hangs
-			r.next, r.due = &attempt{over: make(chan struct{})}, time.Now().Add(r.pause)
+		if next != nil && wait <= 0 {
+			r.due = time.Now().Add(r.pause)
 		}
 		r.mu.Unlock()
-		if wait <= 0 {
-			return next, nil
-		} else if idle() {
-			return nil, nil
+		switch {
+		case next == nil:
+			return false, nil
+		case wait <= 0:
+			return true, nil
+		case idle():
+			return false, nil
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -80,31 +79,29 @@ func (r *refusals) enter(ctx context.Context, idle func() bool) (own *attempt, e
 			err = errors.Join(since, ctx.Err())
 		}
 		if timer.Stop(); err != nil {
-			return nil, err
+			return false, err
 		}
 	}
 }
 
 // ended says what came of asking for a connection.
-func (r *refusals) ended(own *attempt, err error) {
+func (r *refusals) ended(forAll bool, err error) {
 	refused := errors.As(err, new(*pgconn.ConnectError)) && !errors.Is(err, context.DeadlineExceeded) &&
 		!errors.Is(err, context.Canceled)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case err == nil && r.pause > 0:
-		close(r.next.over)
+	counts := forAll || r.next == nil // of many that began before the first refusal, one counts
+	switch over := r.next; {
+	case err == nil && over != nil:
 		r.pause, r.since, r.next = 0, nil, nil
-	case refused && (own != nil || r.pause == 0): // of many that began together, one counts
-		if r.pause = min(2*r.pause, refusedMost); r.next == nil {
-			r.pause, r.next = refusedFirst, &attempt{over: make(chan struct{})}
-		}
+		close(over.over)
+	case refused && counts:
+		r.pause = max(refusedFirst, min(2*r.pause, refusedMost))
 		r.since, r.due = err, time.Now().Add(r.pause/2+rand.N(r.pause))
-	}
-	if own != nil {
-		if refused {
-			own.refusal = err
+		r.next = &attempt{over: make(chan struct{})}
+		if over != nil {
+			over.refusal = err
+			close(over.over)
 		}
-		close(own.over)
 	}
 }

@@ -38,7 +38,7 @@ func TestAfterARefusalCallsMakeOneAttemptTogether(t *testing.T) {
 			back     atomic.Bool
 		)
 		lend := func() error {
-			own, err := r.enter(t.Context(), none)
+			forAll, err := r.enter(t.Context(), none)
 			if err != nil {
 				return err
 			}
@@ -47,7 +47,7 @@ func TestAfterARefusalCallsMakeOneAttemptTogether(t *testing.T) {
 			if !back.Load() {
 				err = refused
 			}
-			r.ended(own, err)
+			r.ended(forAll, err)
 			return err
 		}
 		last := make([]time.Duration, 100) // from the end of the outage to a connection
@@ -77,8 +77,8 @@ func TestAfterARefusalCallsMakeOneAttemptTogether(t *testing.T) {
 				t.Errorf("a connection came %v after the server was back", d)
 			}
 		}
-		if own, err := r.enter(t.Context(), none); own != nil || err != nil {
-			t.Errorf("the server takes connections, and yet: %v, %v", own, err)
+		if forAll, err := r.enter(t.Context(), none); forAll || err != nil {
+			t.Errorf("the server takes connections, and yet: %t, %v", forAll, err)
 		}
 	})
 }
@@ -87,12 +87,12 @@ func TestAnAttemptThatHangsHoldsUpNoOther(t *testing.T) {
 	refused := refusing(t)
 	synctest.Test(t, func(t *testing.T) {
 		var r refusals
-		r.ended(nil, refused)
+		r.ended(false, refused)
 		hangs := must.Get(r.enter(t.Context(), none))(t)
 		began := time.Now()
-		own := must.Get(r.enter(t.Context(), none))(t)
-		if hangs == nil || own == nil || time.Since(began) > refusedMost {
-			t.Fatalf("attempts %v and %v, the other after %v", hangs, own, time.Since(began))
+		other := must.Get(r.enter(t.Context(), none))(t)
+		if !hangs || !other || time.Since(began) > refusedMost {
+			t.Fatalf("attempts: %t and %t, the other after %v", hangs, other, time.Since(began))
 		}
 		waits := make(chan error)
 		go func() {
@@ -100,12 +100,12 @@ func TestAnAttemptThatHangsHoldsUpNoOther(t *testing.T) {
 			waits <- err
 		}()
 		synctest.Wait()
-		if r.ended(own, nil); <-waits != nil {
+		if r.ended(other, nil); <-waits != nil {
 			t.Error("another's connection came, and the call that waited did not go on")
 		}
 		r.ended(hangs, context.DeadlineExceeded)
-		if own, err := r.enter(t.Context(), none); own != nil || err != nil {
-			t.Errorf("an attempt that ran out of time is no refusal, and yet: %v, %v", own, err)
+		if forAll, err := r.enter(t.Context(), none); forAll || err != nil {
+			t.Errorf("an attempt that ran out of time is no refusal, and yet: %t, %v", forAll, err)
 		}
 	})
 }
@@ -114,11 +114,11 @@ func TestAnIdleConnectionOfThePoolNeedsNoAttempt(t *testing.T) {
 	refused := refusing(t)
 	synctest.Test(t, func(t *testing.T) {
 		var r refusals
-		r.ended(nil, refused)
+		r.ended(false, refused)
 		began := time.Now()
-		if own, err := r.enter(t.Context(), func() bool { return true }); own != nil || err != nil ||
+		if forAll, err := r.enter(t.Context(), func() bool { return true }); forAll || err != nil ||
 			time.Since(began) > 0 {
-			t.Errorf("after %v: %v, %v", time.Since(began), own, err)
+			t.Errorf("after %v: %t, %v", time.Since(began), forAll, err)
 		}
 	})
 }
@@ -127,7 +127,7 @@ func TestTheEndOfACallThatWaitsForAnAttemptTellsTheRefusal(t *testing.T) {
 	refused := refusing(t)
 	synctest.Test(t, func(t *testing.T) {
 		var r refusals
-		r.ended(nil, refused)
+		r.ended(false, refused)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_, err := r.enter(ctx, none)
