@@ -252,7 +252,6 @@ func (s *stage) many(n int, note string) {
 }
 
 func TestTenThousandLocksAreOneAnswer(t *testing.T) {
-	pgtest.Whole(t, "TestAPageOfTheListHasAtMostEightMegabytes")
 	t.Parallel()
 	s := start(t)
 	s.many(10_000, "")

@@ -135,7 +135,6 @@ func TestRecipes(t *testing.T) {
 	}
 	t.Run("BringTheirOwnServerAndLeaveNoFolder", func(t *testing.T) {
 		t.Parallel()
-		pgtest.Whole(t, "TestDemoTellsTheStory")
 		bringsItsOwnServer(t, filepath.Join(folder, "migrate"))
 	})
 	t.Run("LeaveNothingWhenInterrupted", func(t *testing.T) {

@@ -185,7 +185,6 @@ func breakAndGrant(t *testing.T, other *peer, g grant) {
 // No limit of the fence but transaction_timeout ends what runs inside COMMIT: the next holder is granted the lock when
 // it is over, and not when the lease is. It is before the next grant even so.
 func TestHole_I16_WorkInsideCommitOutlivesTheLease(t *testing.T) {
-	pgtest.Whole(t, "TestHole_I16_AHangInCopyFromStdinKeepsTheFence")
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	newLedger(t, db)

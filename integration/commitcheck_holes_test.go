@@ -23,7 +23,6 @@ import (
 // SET CONSTRAINTS ... IMMEDIATE makes the check run before its time. A transaction that ends without seal commits after
 // its lease then. It commits before any other grant even so: from the early check on it holds the lock's row.
 func TestHole_ConstraintsImmediateUseUpTheCheck(t *testing.T) {
-	pgtest.Whole(t, "TestHole_ConstraintsImmediateAfterSeal")
 	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	hastyBreaks(t, newPeer(t, db.URL()))
@@ -118,7 +117,6 @@ func TestHole_LeaseEndedByHandIsHiddenFromASnapshot(t *testing.T) {
 
 // PostgreSQL lets the owner of a table drop a trigger that is due. Nobody else may.
 func TestHole_OwnerMayDropTheCheck(t *testing.T) {
-	pgtest.Whole(t, "TestDoctorSeesThatTheCheckInsideCommitIsOff")
 	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	const drop = `DROP TRIGGER fence_commit ON pglock.fences`
@@ -148,7 +146,6 @@ var unfenced = map[string]string{
 // A write without the fence commits, whatever became of the lease and whoever has written since. Seal tells before
 // COMMIT; the guard of a table refuses the write itself.
 func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
-	pgtest.Whole(t, "TestI4_SealIsOfTheFencesThatThisTransactionHasPassed", "TestWriteThatLeftTheFenceIsRefused")
 	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
@@ -189,7 +186,6 @@ func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
 // What Write's callback wrote after a raw COMMIT stays, although Write fails, the lock was broken and the next holder
 // has written. What was written before it was checked. The guard of a table refuses the later row.
 func TestHole_WritesAfterARawCommitInTheCallbackStay(t *testing.T) {
-	pgtest.Whole(t, "TestWriteThatLeftTheFenceIsRefused")
 	db := pgtest.Parallel(t)
 	pool := db.Pool(t)
 	look := newPeer(t, db.URL())

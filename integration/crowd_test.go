@@ -54,7 +54,6 @@ func TestTrap9_StormOfCancelledWaits(t *testing.T) {
 // The same while connections of the clients are ended all the time, whatever travels on them: requests, grants,
 // releases, hints and heartbeats.
 func TestTrap9_CallsWhoseConnectionsAreEnded(t *testing.T) {
-	pgtest.Whole(t, "TestTrap9_StormOfCancelledWaits")
 	t.Parallel()
 	storm(t, true)
 }
@@ -135,7 +134,6 @@ func storm(t *testing.T, ends bool, opts ...pglock.AcquireOption) {
 
 // Close ends hundreds of calls that wait, while others are served, and leaves nothing in the tables.
 func TestCloseEndsCrowdsAndLeavesNothing(t *testing.T) {
-	pgtest.Whole(t, "TestCloseEndsWaitingCallsWithErrClosed")
 	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	for round := range rarely(4) {

@@ -400,7 +400,6 @@ func TestI22_TokensAscendAfterARestoreAndAFailoverThatLostItsRecord(t *testing.T
 // Where the schema's owner may not see the timeline, locks work as on a server that never fails over: the tokens are
 // plain.
 func TestAcquireWorksWhereTheTimelineIsNotVisible(t *testing.T) {
-	pgtest.Whole(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
 	t.Parallel()
 	for _, revoked := range []string{"before the migration", "after it"} {
 		t.Run(revoked, func(t *testing.T) {

@@ -343,7 +343,6 @@ func TestI25_StatementsForTheSameNewNamesNeverDeadlock(t *testing.T) {
 
 // Clients whose many callers use the same locks in all orders and ways: no deadlock, no overlap, tokens that increase.
 func TestI25_CrowdsThatShareTheirLocksNeverDeadlock(t *testing.T) {
-	pgtest.Whole(t, "TestI25_StatementsForTheSameNewNamesNeverDeadlock")
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)

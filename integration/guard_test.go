@@ -321,7 +321,6 @@ func TestI3_TheGuardRefusesWhatAWriteDoesAfterARawCommit(t *testing.T) {
 
 // A prepared transaction was checked when it was prepared; what its session writes next is another transaction's.
 func TestGuardedWritesInAPreparedTransaction(t *testing.T) {
-	pgtest.Whole(t, "TestI4_A5_PrepareTransaction")
 	t.Parallel()
 	server := migrated(t, map[string]string{"max_prepared_transactions": "10"})
 	for form, keyed := range guardForms {

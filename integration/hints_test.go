@@ -71,7 +71,6 @@ func wantHint(t *testing.T, look *peer, payload string, g grant, ticket int64) {
 // Every way in which a waiter comes to its grant tells it: through announce, or in the answer of who serves it where
 // that is its own session.
 func TestAWaiterIsToldOfItsGrant(t *testing.T) {
-	pgtest.Whole(t, "TestAnnounceTellsWhoHasALeaseFromTheQueue", "TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver")
 	db := pgtest.Parallel(t)
 	const release = `SELECT more -> 'handed' FROM pglock.release_lease($1, $2, $3, $4)`
 	dead := func(t *testing.T, p *peer, name string) { // a session before ours that has died

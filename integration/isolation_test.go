@@ -265,7 +265,6 @@ func TestI25_WhoeverIsTooLateForAFreeLockWaitsForNobody(t *testing.T) {
 // Requests that wait, releases and requests that are taken back wait for each other in no circle. Each has a minute
 // where it has a second otherwise.
 func TestI25_RequestsAreInTheWayOfNoReleaseForLong(t *testing.T) {
-	pgtest.Whole(t, "TestI25_WhoeverIsTooLateForAFreeLockWaitsForNobody")
 	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	patientWaits(t, look)

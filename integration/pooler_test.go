@@ -340,7 +340,6 @@ func (p *pooler) wantNoTraces(t *testing.T) {
 
 // Hundreds of calls at once, whose statements the pooler mixes on its two connections.
 func TestI20_ManyAtOnceThroughAPooler(t *testing.T) {
-	pgtest.Whole(t, "TestI20_EverythingButListenWorksThroughAPooler")
 	t.Parallel() // most of it is waiting
 	for _, mode := range someModes(t) {
 		t.Run(mode, func(t *testing.T) {

@@ -71,7 +71,6 @@ func turns(ctx context.Context, url string, say func(report)) error {
 // increase from one to the next, and everybody is served as often as anybody. Each process has one connection beside
 // its pool.
 func TestI1_I2_I9_ManyProcessesTakeTurns(t *testing.T) {
-	pgtest.Whole(t, "TestI9_WaitersAreServedInTicketOrder", "TestAProcessOpensOneConnectionBesideItsPool")
 	processes := 12
 	if pgtest.LargeLoads {
 		processes = 200

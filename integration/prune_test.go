@@ -238,7 +238,6 @@ func TestI21_PruneBesideARequestForALockWithSlots(t *testing.T) {
 // Callers of all modes, some of which give up, beside an operator who prunes whatever is free, sweeps, and breaks
 // locks: the log shows no overlap, nobody hangs, and nothing is left behind.
 func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
-	pgtest.Whole(t, "TestI21_PruneNeverLowersATokenNorReopensAFence")
 	db := pgtest.Parallel(t)
 	look, pruner := newPeer(t, db.URL()), newPeer(t, db.URL())
 	logGrants(t, look)

@@ -19,7 +19,6 @@ import (
 // A restored dump is another database than the one of the write, though its installation has the same ID and the
 // database has the same OID.
 func TestI17_ARestoredDumpRefusesTheReceiptsOfBefore(t *testing.T) {
-	pgtest.Whole(t, "TestI17_WriteLostInAFailoverNeverHappened")
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	_ = clientProgram(t, primary, "pg_dump") // or skip before there is work
@@ -82,7 +81,6 @@ func TestI17_WithoutTheRowOfTheInstallationNothingIsAnswered(t *testing.T) {
 
 // The statements of the page bring the locks from one server to another, which goes on where the first ended.
 func TestI22_ThePageOfLogicalReplicationMovesTheLocks(t *testing.T) {
-	pgtest.Whole(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
 	t.Parallel() // it has servers of its own
 	page := string(must.Get(os.ReadFile("../docs/failover.md"))(t))
 	_, page, _ = strings.Cut(page, "\n## Logical replication\n")

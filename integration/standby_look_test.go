@@ -87,8 +87,6 @@ func (c commandOf) data(v any, args ...string) {
 
 // The commands that only read answer on a standby, with the past, and say so. What writes is refused.
 func TestI23_AStandbyShowsThePastAndSaysSo(t *testing.T) {
-	pgtest.Whole(t, "TestAStandbySaysHowFarItIsBehind", "TestAStandbyProposesNothingButToAskThePrimary",
-		"TestThePageDoesNotSayThatAllIsWellOnAStandby")
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	look := newPeer(t, primary.url)

@@ -60,7 +60,6 @@ func TestI9_ATreeIsServedInTicketOrder(t *testing.T) {
 
 // A subtree does not starve behind a stream of requests below it, nor they behind a stream of subtrees.
 func TestI9_NobodyStarvesInATree(t *testing.T) {
-	pgtest.Whole(t, "TestI9_ATreeIsServedInTicketOrder")
 	db := pgtest.Parallel(t)
 	ctx, stop := context.WithCancel(t.Context())
 	over := make(chan error, 6)

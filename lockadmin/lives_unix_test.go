@@ -157,7 +157,6 @@ func TestLifeOfAHolderThatGaveNoSign(t *testing.T) {
 
 // In real time, without anything but a TTL of an hour.
 func TestAHolderOfAnHourIsKnownWithinSeconds(t *testing.T) {
-	pgtest.Whole(t, "TestLifeOfAHolderThatIsKilled")
 	db := pgtest.Parallel(t)
 	admin := newAdmin(t, db.Pool(t))
 	p := holding(t, db, "")

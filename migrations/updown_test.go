@@ -196,7 +196,6 @@ func TestManyProcessesMigrateAnEmptyDatabaseAtOnce(t *testing.T) {
 }
 
 func TestDatabasesOfOneServerMigrateAndUnmigrateAtTheSameTime(t *testing.T) {
-	pgtest.Whole(t, "TestFiftyProgramsStartAtOnce")
 	t.Parallel()
 	server := pgtest.Dedicated(t, nil) // the last Down drops the roles there
 	conn := must.Get(pgx.Connect(t.Context(), server.URL()))(t)

@@ -73,7 +73,6 @@ func (c unanswered) Write(b []byte) (int, error) {
 }
 
 func TestARunKnowsItsOwnNoteWhoseAnswerWasLost(t *testing.T) {
-	pgtest.Whole(t, "TestARunIsEndedAlsoWhileTheServerIsAway")
 	db := pgtest.Parallel(t)
 	var away atomic.Bool
 	unknown := 0

@@ -90,7 +90,6 @@ func TestNobodyIsToldToMigrateWhereThatIsRefused(t *testing.T) {
 }
 
 func TestAMissingSchemaIsSaidToBeMadeInTheWayThatIsOpen(t *testing.T) {
-	pgtest.Whole(t, "TestDoctorSaysWhenTheSchemaIsMissingOrOfAnotherVersion")
 	db := pgtest.EmptyParallel(t)
 	pgtest.Database(t) // it has the roles
 	user := asUser(t, db, "pglock_user")

@@ -33,7 +33,6 @@ func beating(t *testing.T, db *pgtest.DB, lease *pglock.Lease) lockadmin.Backend
 }
 
 func TestShowLeadsToTheProgramThatHoldsTheLockAndSaysHowToEndIt(t *testing.T) {
-	pgtest.Whole(t, "TestShowTellsEveryHolder")
 	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker-1", "jobs/a", pglock.WithTTL(time.Hour))
 	pid := beating(t, db, lease).PID
@@ -113,7 +112,6 @@ func TestShowWithoutTheRightToSeeAnyProcessTellsTheRest(t *testing.T) {
 }
 
 func TestShowCountsHoldersWithoutAKnownProcess(t *testing.T) {
-	pgtest.Whole(t, "TestShowTellsEveryHolder")
 	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker-1", "readers", pglock.WithShared(), pglock.WithTTL(time.Hour))
 	hold(t, db, "worker-2", "readers", pglock.WithShared(), pglock.WithTTL(time.Hour))

@@ -67,7 +67,6 @@ func TestEveryCommandSaysThatTheServerCannotBeReached(t *testing.T) {
 }
 
 func TestEveryCommandSaysThatTheSchemaDoesNotFit(t *testing.T) {
-	pgtest.Whole(t, "TestASchemaOfANewerReleaseIsToldApart")
 	t.Parallel()
 	// Whoever looks hears of other databases of the server in which pglock is in use.
 	empty, newer := pgtest.Dedicated(t, nil).URL(), pgtest.Database(t)
@@ -179,7 +178,6 @@ func TestEveryCommandCanBeInterruptedWhileTheServerWorks(t *testing.T) {
 
 // What a command writes goes to a reader that has gone, or to a full disk.
 func TestEveryCommandEndsWhenItsOutputCannotBeWritten(t *testing.T) {
-	pgtest.Whole(t, "TestWhatWasDoneIsSaidToBeDoneWhenTheAnswerCannotBeWritten")
 	db := pgtest.Parallel(t)
 	hold(t, db, "worker", "a")
 	program := must.Get(os.Executable())(t)

@@ -76,7 +76,6 @@ func TestTheShellIsOfferedNamesSessionsModesAndOrders(t *testing.T) {
 }
 
 func TestTheShellIsOfferedAFewHundredOfManyNames(t *testing.T) {
-	pgtest.Whole(t, "TestTheShellIsOfferedNamesSessionsModesAndOrders")
 	db := pgtest.Parallel(t)
 	execute(t, db,
 		`SELECT pglock.acquire_lease('lock-' || i, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour') FROM generate_series(1, 1000) i`)
@@ -109,7 +108,6 @@ func TestTheShellIsOfferedNothingAndSoonWhenTheServerCannotBeAsked(t *testing.T)
 
 // The script that people load is asked, and what it inserts is read again by the shell.
 func TestBashInsertsANameThatNamesTheSameLock(t *testing.T) {
-	pgtest.Whole(t, "TestTheShellIsOfferedNamesSessionsModesAndOrders")
 	t.Parallel()
 	bash, err := exec.LookPath("bash")
 	if err != nil {

@@ -200,7 +200,6 @@ func TestDemoTellsTheStory(t *testing.T) {
 }
 
 func TestDemoIsTheSameForTheSameSeed(t *testing.T) {
-	pgtest.Whole(t, "TestDemoTellsTheStory")
 	t.Parallel()
 	db := pgtest.Database(t) // one server less
 	var ledgers []string
@@ -268,7 +267,6 @@ func (p *performance) awaitNothingLeft(t *testing.T) {
 }
 
 func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
-	pgtest.Whole(t, "TestDemoTellsTheStory", "TestDemoLeavesNothingWhenItIsEnded")
 	db := pgtest.Parallel(t)
 	schemas := func() (n int) {
 		if err := db.Conn(t).QueryRow(t.Context(),

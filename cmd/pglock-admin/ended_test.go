@@ -189,7 +189,6 @@ func cutWhen(t *testing.T, db *pgtest.DB, says string) (address string, cut *ato
 }
 
 func TestAServerThatIsGoneInTheMiddleIsToldApart(t *testing.T) {
-	pgtest.Whole(t, "TestALostConnectionIsShownAndTriedAgain")
 	t.Parallel()
 	for _, tc := range []struct{ command, says, hint string }{
 		{"list", "list_locks", "once the server is back"},

@@ -14,7 +14,6 @@ import (
 
 // When all connections are in use, those for whom some are reserved can still look, as the advice says.
 func TestWhoeverMayConnectToAFullServerIsTold(t *testing.T) {
-	pgtest.Whole(t, "TestRunSaysWhyTheServerDoesNotGiveALock")
 	t.Parallel()
 	server := pgtest.Dedicated(t, map[string]string{"max_connections": "9", "superuser_reserved_connections": "3",
 		"max_wal_senders": "0"})

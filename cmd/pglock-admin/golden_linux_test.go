@@ -186,7 +186,6 @@ func quoted(args []string) (all []string) {
 
 // A break can be shown only once, so each width has a lock of its own.
 func TestBreakWritesWhatItsFileHas(t *testing.T) {
-	pgtest.Whole(t, "TestEveryCommandWritesWhatItsFileHas")
 	t.Parallel()
 	for _, line := range [][]string{
 		{"break", "nightly-report", "--reason", "stuck since 3:00", "--token", "1"},

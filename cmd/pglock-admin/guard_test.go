@@ -155,7 +155,6 @@ func TestGuardDropNeedsAWordAndTellsHowToGoBack(t *testing.T) {
 }
 
 func TestGuardDropMakesNoHoleInTheGuardOfTheWhole(t *testing.T) {
-	pgtest.Whole(t, "TestGuardDropNeedsAWordAndTellsHowToGoBack")
 	db := pgtest.Parallel(t)
 	partitioned(t, db)
 	execute(t, db, "CREATE TABLE other (id int)")
@@ -319,7 +318,6 @@ func TestGuardsNeedTheSchema(t *testing.T) {
 }
 
 func TestGuardsWorkInAnotherSchema(t *testing.T) {
-	pgtest.Whole(t, "TestEveryAnswerNamesTheServerAndTheDatabase")
 	db := pgtest.EmptyParallel(t)
 	execute(t, db, "CREATE TABLE jobs (id int)")
 	mine := func(args ...string) answer { return in(t, db.URL(), append(args, "--schema", "My locks")...) }
@@ -335,7 +333,6 @@ func TestGuardsWorkInAnotherSchema(t *testing.T) {
 }
 
 func TestTextsOfGuardsAreQuoted(t *testing.T) {
-	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
 	db := pgtest.Parallel(t)
 	table, resource, column := "ev\x1b[2Jil\ntable", "it's \x1b]0;x\a\u202e\u009b1m", "ke\x1b[1my"
 	name := "public." + pgx.Identifier{table}.Sanitize()

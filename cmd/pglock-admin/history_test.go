@@ -152,7 +152,6 @@ func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
 }
 
 func TestTheHistoryNeedsTheRoleOfAnOperator(t *testing.T) {
-	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	db := pgtest.Parallel(t)
 	user := asUser(t, db, "pglock_user")
 	for _, command := range [][]string{{"history"}, {"record"}, {"record", "--level", "all"}, {"verify"}} {

@@ -153,7 +153,6 @@ func TestALostConnectionIsShownAndTriedAgain(t *testing.T) {
 
 // A server that does not answer is asked once at a time, and given up after --timeout.
 func TestAServerThatFallsSilentMakesTheScreenOld(t *testing.T) {
-	pgtest.Whole(t, "TestALostConnectionIsShownAndTriedAgain")
 	db := pgtest.Parallel(t)
 	hold(t, db, "worker-1", "jobs/a")
 	g, through := newGate(t, db.URL())
@@ -180,7 +179,6 @@ func TestAServerThatFallsSilentMakesTheScreenOld(t *testing.T) {
 }
 
 func TestAScreenLeavesTheTerminalAsItWas(t *testing.T) {
-	pgtest.Whole(t, "TestAScreenInThisProcessLeavesNothingRunning")
 	db := pgtest.Parallel(t)
 	hold(t, db, "worker-1", "jobs/a")
 	for name, c := range map[string]struct {

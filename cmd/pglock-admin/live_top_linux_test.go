@@ -219,7 +219,6 @@ func (s *screen) drawnTo(line int) {
 
 // Nothing from the database reaches the terminal as it is.
 func TestHostileNamesDoNotReachTheTerminal(t *testing.T) {
-	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
 	db := pgtest.Parallel(t)
 	for n, text := range screens.Hostile {
 		if len(text) > 256 {

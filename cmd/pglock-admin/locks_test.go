@@ -49,7 +49,6 @@ func TestListShowsHeldLocksAndOnRequestFreeOnes(t *testing.T) {
 }
 
 func TestListReadsEveryPage(t *testing.T) {
-	pgtest.Whole(t, "TestListHasALineForEveryHolderAndCountsWhoWaits")
 	db := pgtest.Parallel(t)
 	const many = 2101
 	execute(t, db,
@@ -248,7 +247,6 @@ func TestAUserWithoutAnyRightsIsToldWhatToAskFor(t *testing.T) {
 }
 
 func TestTerminalEscapesAreQuoted(t *testing.T) {
-	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
 	db := pgtest.Parallel(t)
 	name, holder := "evil\x1b[2J\nname", "hol\x1b]0;x\ader\u202e\u009b1m"
 	lease := hold(t, db, holder, name, pglock.WithMetadata(json.RawMessage(`"\u001b[31m\u202e"`)))

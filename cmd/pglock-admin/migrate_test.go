@@ -36,7 +36,6 @@ func TestMigrateMakesTellsAndRemovesTheSchema(t *testing.T) {
 }
 
 func TestMigrateWorksInAnotherSchema(t *testing.T) {
-	pgtest.Whole(t, "TestEveryAnswerNamesTheServerAndTheDatabase")
 	t.Parallel()
 	url := pgtest.EmptyDatabase(t).URL()
 	in(t, url, "prune", "--schema", "My locks").want(t, cli.ExitSchema, "migrate up --schema 'My locks'")
@@ -58,7 +57,6 @@ func TestAMarkThatAFailedStepHasLeftIsPutRight(t *testing.T) {
 }
 
 func TestMigrateForceIsTheWayOutWhereSomethingWasChangedByHand(t *testing.T) {
-	pgtest.Whole(t, "TestMigrateMakesTellsAndRemovesTheSchema")
 	db := pgtest.Parallel(t)
 	execute(t, db, fmt.Sprintf("UPDATE pglock.pglock_schema_migrations SET version = %d, dirty = true",
 		migrations.Latest+3))

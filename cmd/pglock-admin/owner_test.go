@@ -51,7 +51,6 @@ func newOwner(t *testing.T, db *pgtest.DB) (name string, give func()) {
 }
 
 func TestDoctorSaysWhenTheOwnerIsASuperuserAndTheDocsTellHowToChangeThat(t *testing.T) {
-	pgtest.Whole(t, "TestDoctorTellsWhatEachFindingMeans")
 	db := pgtest.Parallel(t)
 	owner, give := newOwner(t, db)
 	execute(t, db, "CREATE TABLE guarded (id int)")
@@ -99,7 +98,6 @@ func TestDoctorSaysWhenTheOwnerIsASuperuserAndTheDocsTellHowToChangeThat(t *test
 }
 
 func TestTheOwnerThatTheDocsMakeMayMigrate(t *testing.T) {
-	pgtest.Whole(t, "TestWhoDoesNotOwnTheTableIsToldWhoMust")
 	db := pgtest.Parallel(t)
 	owner, give := newOwner(t, db)
 	give()

@@ -356,7 +356,6 @@ func TestPruneWorksWhateverTheIsolationOfTheSession(t *testing.T) {
 }
 
 func TestPruneNeedsAnOperator(t *testing.T) {
-	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	t.Parallel()
 	for role, code := range map[string]int{"pglock_user": cli.ExitPermission, "pglock_admin": cli.ExitOK} {
 		db := pgtest.Database(t)

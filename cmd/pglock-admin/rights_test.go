@@ -24,7 +24,6 @@ func as(tb testing.TB, address, user, database string) string {
 
 // A cluster without the roles: nobody is told to grant them, and what failed works once somebody has made them.
 func TestWithoutTheRolesNobodyIsToldToGrantThem(t *testing.T) {
-	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	t.Parallel()
 	server := pgtest.Dedicated(t, nil)
 	conn := must.Get(pgx.Connect(t.Context(), server.URL()))(t)
@@ -99,7 +98,6 @@ func TestWhereTheRolesLackTheSchemaNobodyIsToldToGrantThem(t *testing.T) {
 }
 
 func TestWhoLacksARightIsToldWhichStatementGivesIt(t *testing.T) {
-	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	db := pgtest.Parallel(t)
 	hold(t, db, "worker", "a")
 	execute(t, db, "CREATE TABLE jobs ()")
@@ -167,7 +165,6 @@ func TestAUserWhoMayNotConnectIsToldWhichStatementGivesIt(t *testing.T) {
 
 // A person on call may have a user who can look and do nothing else.
 func TestAReadOnlyUserMayLook(t *testing.T) {
-	pgtest.Whole(t, "TestAUserWithTheRightsOfThePageMayLookAndDoNothingElse")
 	db := pgtest.Parallel(t)
 	lease := hold(t, db, "worker", "a")
 	looks := []string{"list", "list --order age", "show a", "why a", "why", "waiters", "waiters --order age",

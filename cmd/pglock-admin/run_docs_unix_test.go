@@ -80,7 +80,6 @@ func TestTheExamplesOfTheDocsRun(t *testing.T) {
 }
 
 func TestTheCronLinesOfTheDocsRunOnceEach(t *testing.T) {
-	pgtest.Whole(t, "TestTheExamplesOfTheDocsRun")
 	t.Parallel()
 	ran := 0
 	for line := range strings.Lines(blocks(t, "crontab")[0]) {
@@ -102,7 +101,6 @@ func TestTheCronLinesOfTheDocsRunOnceEach(t *testing.T) {
 }
 
 func TestTheUnitAndTheCronJobOfTheDocsRunOnceEach(t *testing.T) {
-	pgtest.Whole(t, "TestTheExamplesOfTheDocsRun")
 	t.Parallel()
 	_, unit, _ := strings.Cut(blocks(t, "ini")[0], "ExecStart=/bin/sh -c '")
 	unit, _, _ = strings.Cut(unit, "'\n")

@@ -97,7 +97,6 @@ func (s *session) types(text string) {
 }
 
 func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
-	pgtest.Whole(t, "TestRunPassesSignalsOnAndTheSecondRequestToEndKills")
 	db := pgtest.Parallel(t)
 	// A command that has read a line is in the foreground.
 	s := atTerminal(t, db.URL(), `

@@ -179,7 +179,6 @@ func TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheServerIsAway(t *testing.T) {
 }
 
 func TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheNetworkIsCutInSilence(t *testing.T) {
-	pgtest.Whole(t, "TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheServerIsAway")
 	db := pgtest.Parallel(t)
 	inTime(t, func() error {
 		address, cut := silentWay(t, db.URL())
@@ -188,7 +187,6 @@ func TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheNetworkIsCutInSilence(t *test
 }
 
 func TestACommandThatEndsWhileTheServerIsAwayKeepsItsExitCode(t *testing.T) {
-	pgtest.Whole(t, "TestASuccessIsRecordedWhenTheServerIsBack")
 	t.Parallel()
 	server := pgtest.Dedicated(t, nil)
 	must.Do(t, migrations.Up(t.Context(), server.URL()))

@@ -18,7 +18,6 @@ import (
 )
 
 func TestAKeyIsDoneOnceByEightRunsAtTheSameTime(t *testing.T) {
-	pgtest.Whole(t, "TestAKeyIsDoneWhenItsCommandHasSucceeded")
 	db := pgtest.Parallel(t)
 	file := filepath.Join(t.TempDir(), "done")
 	script := sh("echo at work >> " + file + "; read line")

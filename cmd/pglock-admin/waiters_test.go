@@ -87,7 +87,6 @@ func TestWaitersShowsTheQueueInOrder(t *testing.T) {
 }
 
 func TestWaitersLimitSaysThatThereAreMore(t *testing.T) {
-	pgtest.Whole(t, "TestEveryCommandWritesWhatItsFileHas")
 	db := pgtest.Parallel(t)
 	hold(t, db, "holder", "a")
 	for n := range 3 {
@@ -117,7 +116,6 @@ func TestWaitersLimitSaysThatThereAreMore(t *testing.T) {
 }
 
 func TestWaitersOfDeadSessionsAreMarked(t *testing.T) {
-	pgtest.Whole(t, "TestEveryCommandWritesWhatItsFileHas")
 	db := pgtest.Parallel(t)
 	hold(t, db, "holder", "a")
 	await(t, db, "dead", "a", pglock.ModeExclusive, 0)
@@ -143,7 +141,6 @@ func TestAWaiterWhoseTurnHasComeIsSaidToWaitForNobody(t *testing.T) {
 }
 
 func TestShowPicturesTheQueueFromTheHolderToTheLast(t *testing.T) {
-	pgtest.Whole(t, "TestWaitersShowsTheQueueInOrder")
 	db := pgtest.Parallel(t)
 	lease := hold(t, db, "host/worker[1]", "jobs/a")
 	if a := in(t, db.URL(), "show", "jobs/a").want(t, cli.ExitOK); strings.Contains(a.stdout, "QUEUE") {
@@ -236,7 +233,6 @@ func TestListHasALineForEveryHolderAndCountsWhoWaits(t *testing.T) {
 }
 
 func TestListReadsEveryHolderWhereAPageEndsInsideALock(t *testing.T) {
-	pgtest.Whole(t, "TestListHasALineForEveryHolderAndCountsWhoWaits")
 	db := pgtest.Parallel(t)
 	const many = 501 // of two locks: the first page ends inside the second, and no list does
 	for _, name := range []string{"a", "b"} {
@@ -328,7 +324,6 @@ func TestBreakTellsToWhomTheQueueHandedTheLock(t *testing.T) {
 }
 
 func TestTextsOfWaitersAreQuoted(t *testing.T) {
-	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
 	db := pgtest.Parallel(t)
 	name, holder := "evil\x1b[2J\nname", "wait\x1b]0;x\aer\u202e\u009b1m"
 	hold(t, db, "ho\x1b[1mlder", name)
@@ -355,7 +350,6 @@ func TestTextsOfWaitersAreQuoted(t *testing.T) {
 }
 
 func TestAUserWithoutOperatorRightsMaySeeTheQueue(t *testing.T) {
-	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	db := pgtest.Parallel(t)
 	hold(t, db, "worker", "a")
 	await(t, db, "waiter", "a", pglock.ModeExclusive, 0)

@@ -22,7 +22,6 @@ import (
 
 // Somebody who may look and no more hears which rights are missing, and still what is wrong.
 func TestWhyWithoutRightsSaysWhichAreMissing(t *testing.T) {
-	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	t.Parallel()
 	server := pgtest.Dedicated(t, nil)
 	at := freshDatabase(t, server.URL(), "app")
@@ -55,7 +54,6 @@ func TestWhyWithoutRightsSaysWhichAreMissing(t *testing.T) {
 
 // Names, labels, reasons, statements and identifiers from outside control neither the terminal nor the shell.
 func TestWhyIsNotTrickedByTextsFromOutside(t *testing.T) {
-	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
 	t.Parallel()
 	server := pgtest.Dedicated(t, map[string]string{"max_prepared_transactions": "5"})
 	at := freshDatabase(t, server.URL(), "app")

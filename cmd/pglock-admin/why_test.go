@@ -64,7 +64,6 @@ func TestWhySaysWhatTheTroubleIs(t *testing.T) {
 }
 
 func TestWhyFindsTheRightDatabase(t *testing.T) {
-	pgtest.Whole(t, "TestWhySaysWhatTheTroubleIs")
 	t.Parallel()
 	server := pgtest.Dedicated(t, nil)
 	at := freshDatabase(t, server.URL(), "ci")

@@ -25,7 +25,6 @@ func TestAServersFolderIsMadeWhereThatCanBeDone(t *testing.T) {
 }
 
 func TestEnvironmentMeantForOthersDoesNotMatter(t *testing.T) {
-	whole(t)
 	t.Setenv("PGPORT", "1")
 	t.Setenv("PGDATA", "/nonexistent")
 	t.Setenv("PGOPTIONS", "-c no_such_setting=1")

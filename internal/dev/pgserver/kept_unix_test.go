@@ -36,7 +36,6 @@ func identified(t *testing.T, cache string) (s *Server, identifier int64) {
 }
 
 func TestServersAreCopiesOfAKeptFolderAndAreApart(t *testing.T) {
-	whole(t)
 	t.Parallel()
 	cache := cacheOfATest(t)
 	a, first := identified(t, cache)
@@ -69,7 +68,6 @@ func TestServersAreCopiesOfAKeptFolderAndAreApart(t *testing.T) {
 }
 
 func TestWhoeverKeepsAFolderRemovesThoseThatNobodyCopies(t *testing.T) {
-	whole(t)
 	t.Parallel()
 	cache := cacheOfATest(t)
 	s, _ := identified(t, cache)
@@ -101,7 +99,6 @@ func TestWhoeverKeepsAFolderRemovesThoseThatNobodyCopies(t *testing.T) {
 }
 
 func TestAServerStartsWhereNothingCanBeKept(t *testing.T) {
-	whole(t)
 	t.Parallel()
 	file := cacheOfATest(t)
 	must.Do(t, os.MkdirAll(filepath.Dir(file), 0o755))

@@ -15,7 +15,6 @@ import (
 // A process that is in the middle of starting a child when it is told to stand still still starts it. Such a child of a
 // postmaster would keep the shared memory, and the next start would fail.
 func TestKillLeavesNoChildThatComesMeanwhile(t *testing.T) {
-	whole(t)
 	t.Parallel()
 	for range 20 {
 		cmd := exec.Command("sh", "-c", "while :; do sleep 5 & echo; done")

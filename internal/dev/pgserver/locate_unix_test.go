@@ -11,7 +11,6 @@ import (
 )
 
 func TestConnectionStringComesFirst(t *testing.T) {
-	whole(t)
 	programs, kind, err := LocatePrograms(t.Context(), "", io.Discard)
 	if err != nil {
 		t.Fatalf("this test needs server programs on this machine: %v", err)

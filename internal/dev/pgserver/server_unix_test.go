@@ -30,15 +30,6 @@ import (
 // ownerVariable makes this test binary a process that owns a server and ends in the way the variable says.
 const ownerVariable = "PGLOCK_PGSERVER_TEST_OWNER"
 
-// whole leaves a test to the tiers that run every test: how servers share a folder, are killed and find a port is of
-// interest to those who change this package.
-func whole(t *testing.T) {
-	t.Helper()
-	if !tier.EveryTest {
-		t.Skip("in the whole tier: go test -tags whole")
-	}
-}
-
 func TestMain(m *testing.M) {
 	if end := os.Getenv(ownerVariable); end != "" {
 		actAsOwner(end)
@@ -46,6 +37,9 @@ func TestMain(m *testing.M) {
 	if err := UnsetPG(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	}
+	if says := tier.Choose(); says != "" {
+		fmt.Fprintln(os.Stderr, "pgserver.test:", says)
 	}
 	code := m.Run()
 	if err := goleak.Find(); err != nil {
@@ -373,7 +367,6 @@ func children(tb testing.TB) int {
 }
 
 func TestTakenPortIsToldApartFromOtherFailures(t *testing.T) {
-	whole(t)
 	t.Parallel()
 	somebody := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer somebody.Close()

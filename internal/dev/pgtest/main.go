@@ -25,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
+	"github.com/pglock-dev/pglock/internal/dev/tier"
 )
 
 // URLVariable names the environment variable with the connection string of the server for the tests. Its user must be
@@ -83,6 +84,9 @@ func Main(m *testing.M, opts ...Option) {
 			os.Exit(128 + int(s.(syscall.Signal)))
 		}
 	}()
+	if says := tier.Choose(); says != "" {
+		fmt.Fprintf(os.Stderr, "pgtest: %s: %s\n", program, says)
+	}
 	waitTogether()
 	code := m.Run()
 	code = max(code, complain("cleaning up", shared.close()))
@@ -110,13 +114,8 @@ func (o *options) setPG() (err error) {
 // waitTogether lets more tests run at once than there are processors, unless the command line says how many: most of
 // them wait for a clock, or for a server.
 func waitTogether() {
-	if !flag.Parsed() {
-		flag.Parse()
-	}
 	const name = "test.parallel"
-	chosen := false
-	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == name })
-	if !chosen {
+	if !tier.Given(flag.CommandLine, name) {
 		_ = flag.Set(name, strconv.Itoa(max(8, runtime.GOMAXPROCS(0)))) // a number it takes
 	}
 }

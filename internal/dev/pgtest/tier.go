@@ -14,24 +14,12 @@ const (
 	LargeLoads = tier.LargeLoads
 )
 
-// Whole leaves a test, or a part of one, to the tiers that run every test. The tests that are named show the same in
-// the short tier, where this one does not run: a test of pgtest/tiers checks that there are such.
-func Whole(tb testing.TB, shown ...string) {
-	tb.Helper()
-	leave(tb, EveryTest, "whole", shown)
-}
-
 // Long leaves a test, or a part of one, to the long tier: it takes long, or much memory. The tests that are named show
-// the same in small.
-func Long(tb testing.TB, shown ...string) {
+// the same in small: a test of pgtest/tiers checks that there are such.
+func Long(tb testing.TB, _ ...string) {
 	tb.Helper()
-	leave(tb, LargeLoads, "long", shown)
-}
-
-func leave(tb testing.TB, runs bool, tag string, _ []string) {
-	tb.Helper()
-	if !runs {
-		tb.Skipf("in the %s tier: go test -tags %[1]s", tag)
+	if !LargeLoads {
+		tb.Skip("in the long tier: go test -tags long")
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
-	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -42,7 +41,6 @@ func hostileShots(text string) (list, lock liveShot) {
 
 // Whatever a name is, each line keeps its width, and nothing in it is a command for the terminal.
 func TestHostileTextsStayInTheirPlace(t *testing.T) {
-	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
 	t.Parallel()
 	for _, text := range screens.Hostile {
 		list, lock := hostileShots(text)

@@ -7,20 +7,24 @@ import (
 	"go/token"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pglock-dev/pglock/internal/dev/tier"
 )
 
 // A Source is a test as its source has it.
 type Source struct {
-	Name, Dir, Position string
-	Moved               bool     // runs only in the whole tier or the long one
+	Name, Dir, Position string   // Dir is seen from the root
+	Long                bool     // runs only in the long tier
+	Short               bool     // is in the short tier
 	Shown               []string // the tests that it names, or that a part of it names, as those that show the same
 }
 
 // Sources reads the tests of every package below root. A file that only the long tier has is left out.
 func Sources(root string) (all []Source, err error) {
-	files := token.NewFileSet()
+	files, list := token.NewFileSet(), tier.List()
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -40,25 +44,28 @@ func Sources(root string) (all []Source, err error) {
 				return nil
 			}
 		}
+		dir, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		dir = filepath.ToSlash(dir)
+		names, chosen := list[dir]
 		for _, decl := range file.Decls {
 			f, is := decl.(*ast.FuncDecl)
 			if !is || f.Body == nil || f.Recv != nil {
 				continue
 			}
-			s := Source{Name: f.Name.Name, Dir: filepath.ToSlash(filepath.Dir(path)),
-				Position: files.Position(f.Pos()).String()}
+			s := Source{Name: f.Name.Name, Dir: dir, Position: files.Position(f.Pos()).String()}
 			ast.Inspect(f.Body, func(n ast.Node) bool {
-				if names, is := leaves(n); is {
-					s.Shown = append(s.Shown, names...)
-				}
+				s.Shown = append(s.Shown, long(n)...)
 				return true
 			})
 			for _, statement := range f.Body.List {
 				if e, is := statement.(*ast.ExprStmt); is {
-					_, moves := leaves(e.X)
-					s.Moved = s.Moved || moves
+					s.Long = s.Long || long(e.X) != nil
 				}
 			}
+			s.Short = !s.Long && (!chosen || slices.Contains(names, s.Name))
 			if strings.HasPrefix(s.Name, "Test") || len(s.Shown) != 0 {
 				all = append(all, s)
 			}
@@ -68,21 +75,18 @@ func Sources(root string) (all []Source, err error) {
 	return all, err
 }
 
-// leaves says whether this is a call of Whole or Long, and of which tests.
-func leaves(n ast.Node) (names []string, is bool) {
+// long returns the tests that a call of Long names, and nil for what is no such call.
+func long(n ast.Node) (names []string) {
 	call, is := n.(*ast.CallExpr)
 	if !is {
-		return nil, false
-	}
-	if own, is := call.Fun.(*ast.Ident); is && own.Name == "whole" { // of pgserver, which pgtest needs
-		return nil, true
+		return nil
 	}
 	f, is := call.Fun.(*ast.SelectorExpr)
-	if !is || f.Sel.Name != "Whole" && f.Sel.Name != "Long" {
-		return nil, false
+	if !is || f.Sel.Name != "Long" {
+		return nil
 	}
 	if p, is := f.X.(*ast.Ident); !is || p.Name != "pgtest" || len(call.Args) == 0 {
-		return nil, false
+		return nil
 	}
 	for _, a := range call.Args[1:] {
 		name := "what is no constant"
@@ -94,5 +98,5 @@ func leaves(n ast.Node) (names []string, is bool) {
 	if len(names) == 0 {
 		names = []string{"nothing"}
 	}
-	return names, true
+	return names
 }

@@ -3,36 +3,36 @@ package tiers_test
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest/tiers"
+	"github.com/pglock-dev/pglock/internal/dev/tier"
 )
 
-// What the short tier leaves out is shown there by another test, and it leaves out no promise.
+// The short tier leaves out no promise, and what is left to the long tier is shown in small by another test.
 func TestTheShortTierShowsEveryPromise(t *testing.T) {
 	t.Parallel()
 	all := must.Get(tiers.Sources("../../../.."))(t)
 	if len(all) < 1000 {
 		t.Fatalf("only %d tests were found", len(all))
 	}
-	short := make(map[string]int) // by name, and by the parts of the names of promises
+	small := make(map[string]bool)
+	short := make(map[string]int) // by the parts of the names of promises
 	for _, s := range all {
-		if s.Moved {
-			continue
-		}
-		short[s.Name]++
+		small[s.Name] = small[s.Name] || !s.Long
 		for part := range strings.SplitSeq(strings.TrimPrefix(s.Name, "Test"), "_") {
-			if promise.MatchString(part) {
+			if s.Short && promise.MatchString(part) {
 				short[part]++
 			}
 		}
 	}
 	for _, s := range all {
 		for _, name := range s.Shown {
-			if short[name] == 0 || name == s.Name {
-				t.Errorf("%s: %s leaves to %s what no other test of the short tier shows", s.Position, s.Name, name)
+			if !small[name] || name == s.Name {
+				t.Errorf("%s: %s leaves to %s what no other test shows in small", s.Position, s.Name, name)
 			}
 		}
 	}
@@ -54,3 +54,24 @@ func TestTheShortTierShowsEveryPromise(t *testing.T) {
 }
 
 var promise = regexp.MustCompile(`^(I\d+|A\d+|Trap\d+|Hole)$`)
+
+// A name that no test has would leave the short tier without the test that was meant.
+func TestTheListOfTheShortTierHasTestsThatAreThere(t *testing.T) {
+	t.Parallel()
+	short := make(map[string][]string)
+	for _, s := range must.Get(tiers.Sources("../../../.."))(t) {
+		if s.Short {
+			short[s.Dir] = append(short[s.Dir], s.Name)
+		}
+	}
+	for dir, names := range tier.List() {
+		if !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) != len(names) {
+			t.Errorf("%s: the names do not stand in order, each once", dir)
+		}
+		for _, name := range names {
+			if !slices.Contains(short[dir], name) {
+				t.Errorf("%s has no test %s outside the long tier", dir, name)
+			}
+		}
+	}
+}
