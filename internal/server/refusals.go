@@ -52,8 +52,8 @@ func (s *Server) gently(lend lends) lends {
 	}
 }
 
-// enter returns when this call may ask for a connection; forAll says that others wait for what comes of it. The error is
-// the refusal of another's attempt, or the last one beside the end of ctx.
+// enter returns when this call may ask for a connection; forAll says that others wait for what comes of it. The error
+// is the refusal of another's attempt, or the last one beside the end of ctx.
 func (r *refusals) enter(ctx context.Context, idle func() bool) (forAll bool, err error) {
 	for {
 		r.mu.Lock()
