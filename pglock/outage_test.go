@@ -61,7 +61,9 @@ func TestAServerThatRefusesConnectionsIsNotAskedByEveryCall(t *testing.T) {
 		leases = append(leases, mustAcquire(t, c, fmt.Sprint("held ", i), pglock.WithTTL(time.Hour)))
 	}
 	w.cut(true)
-	var ended sync.WaitGroup
+	var ended, tries sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), outage)
+	defer cancel()
 	for i, l := range leases {
 		ended.Go(func() {
 			if err := l.Release(t.Context()); err != nil {
@@ -73,18 +75,15 @@ func TestAServerThatRefusesConnectionsIsNotAskedByEveryCall(t *testing.T) {
 				t.Errorf("acquire when the server is back: %v", err)
 			}
 		})
-		ended.Go(func() {
-			for ctx, cancel := context.WithTimeout(t.Context(), outage); ; {
-				if _, err := c.TryAcquire(ctx, fmt.Sprint("tried ", i)); ctx.Err() != nil {
-					cancel()
-					return
-				} else if err == nil {
+		tries.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := c.TryAcquire(ctx, fmt.Sprint("tried ", i)); err == nil {
 					t.Error("the server refuses connections, and grants a lock")
 				}
 			}
 		})
 	}
-	<-time.After(outage)
+	tries.Wait()
 	if n := w.cut(false); n < 5 || n > 200 { // the first try of each kind, and some twenty a second
 		t.Errorf("the server was asked for a connection %d times in %v", n, outage)
 	}

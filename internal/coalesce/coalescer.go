@@ -214,7 +214,7 @@ func (g *Coalescer[C, Q, A]) send(s sending) {
 			g.unlend()
 			g.tire(late)
 		default:
-			g.answer(g.take(), nil, &NotSentError{err})
+			g.refuse(&NotSentError{err})
 		}
 		g.ended(s.since)
 		return
@@ -230,6 +230,18 @@ func (g *Coalescer[C, Q, A]) send(s sending) {
 			g.Abandoned(c.q, c.a, c.err)
 		}
 	}
+}
+
+// refuse gives all calls that wait the reason for which there is no connection.
+func (g *Coalescer[C, Q, A]) refuse(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.waiting {
+		c.err = err
+		close(c.done)
+	}
+	g.waiting, g.lending = nil, nil
+	g.rest()
 }
 
 // unlend ends a lending that has brought nothing. Calls that still wait ask anew.

@@ -15,6 +15,13 @@ func (l *Lender[C]) mayComeBack() bool {
 	return len(l.lent) > 0
 }
 
+// Has reports whether a connection of one's own is open, in use or not.
+func (l *Lender[C]) Has() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.spare != nil || len(l.lent) > 0
+}
+
 // take takes the connection of one's own that nobody uses.
 func (l *Lender[C]) take() (conn C, open bool) {
 	l.mu.Lock()

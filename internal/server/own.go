@@ -159,6 +159,7 @@ func (s *Server) dial(ctx context.Context) (conn *pgx.Conn, err error) {
 		waitForLeader(ctx, c)
 	}); err == nil {
 		conn.PgConn().CustomData()[earsKey] = ears
+		s.refusals.ended(true, nil)
 	}
 	return conn, err
 }

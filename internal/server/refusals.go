@@ -18,6 +18,8 @@ import (
 const (
 	refusedFirst = 10 * time.Millisecond
 	refusedMost  = 500 * time.Millisecond
+	// refusedPatience is the longest that a call waits for others' attempts.
+	refusedPatience = 2 * time.Second
 )
 
 // lends lends a connection, until give.
@@ -38,24 +40,29 @@ type attempt struct {
 	refusal error // before over is closed; nil: ask again
 }
 
-// gently is lend, paced after a refusal while the pool has no idle connection.
-func (s *Server) gently(lend lends) lends {
-	return func(ctx context.Context) (*pgx.Conn, func(), error) {
-		idle := func() bool { return s.pool.Stat().IdleConns() > 0 }
-		forAll, err := s.refusals.enter(ctx, idle)
-		if err != nil {
-			return nil, nil, err
-		}
-		conn, give, err := lend(ctx)
-		s.refusals.ended(forAll, err)
-		return conn, give, err
+// gently is lend, paced after a refusal while none is open that lend could get without an attempt to connect.
+func (s *Server) gently(ctx context.Context, open func() bool, lend lends) (*pgx.Conn, func(), error) {
+	forAll, err := s.refusals.enter(ctx, open)
+	if err != nil {
+		return nil, nil, err
 	}
+	conn, give, err := lend(ctx)
+	if ctx.Err() == nil || err == nil { // else it tells nothing of the server
+		s.refusals.ended(forAll, err)
+	}
+	return conn, give, err
+}
+
+// poolServes reports whether the pool opens no connection for the next call: one is idle, or it has all it may have.
+func (s *Server) poolServes() bool {
+	stat := s.pool.Stat()
+	return stat.IdleConns() > 0 || stat.TotalConns() >= stat.MaxConns()
 }
 
 // enter returns when this call may ask for a connection; forAll says that others wait for what comes of it. The error
-// is the refusal of another's attempt, or the last one beside the end of ctx.
-func (r *refusals) enter(ctx context.Context, idle func() bool) (forAll bool, err error) {
-	for {
+// is that of another's attempt, or the last refusal beside the end of ctx. Attempts that hang let everybody go on soon.
+func (r *refusals) enter(ctx context.Context, open func() bool) (forAll bool, err error) {
+	for began := time.Now(); ; {
 		r.mu.Lock()
 		next, wait, since := r.next, time.Until(r.due), r.since
 		if next != nil && wait <= 0 {
@@ -67,7 +74,7 @@ func (r *refusals) enter(ctx context.Context, idle func() bool) (forAll bool, er
 			return false, nil
 		case wait <= 0:
 			return true, nil
-		case idle():
+		case open(), time.Since(began) >= refusedPatience:
 			return false, nil
 		}
 		timer := time.NewTimer(wait)
@@ -84,24 +91,33 @@ func (r *refusals) enter(ctx context.Context, idle func() bool) (forAll bool, er
 	}
 }
 
-// ended says what came of asking for a connection.
+// ended says what came of asking for a connection. Only what was asked for all tells whether the server takes
+// connections again: others had one that was open.
 func (r *refusals) ended(forAll bool, err error) {
-	refused := errors.As(err, new(*pgconn.ConnectError)) && !errors.Is(err, context.DeadlineExceeded) &&
-		!errors.Is(err, context.Canceled)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	counts := forAll || r.next == nil // of many that began before the first refusal, one counts
 	switch over := r.next; {
-	case err == nil && over != nil:
+	case over == nil && refused(err):
+		r.wait(refusedFirst, err)
+	case over == nil || !forAll:
+	case err == nil:
 		r.pause, r.since, r.next = 0, nil, nil
 		close(over.over)
-	case refused && counts:
-		r.pause = max(refusedFirst, min(2*r.pause, refusedMost))
-		r.since, r.due = err, time.Now().Add(r.pause/2+rand.N(r.pause))
-		r.next = &attempt{over: make(chan struct{})}
-		if over != nil {
-			over.refusal = err
-			close(over.over)
-		}
+	default:
+		r.wait(min(2*r.pause, refusedMost), err)
+		over.refusal = err
+		close(over.over)
 	}
+}
+
+// wait makes calls wait for the next attempt. The mutex is held.
+func (r *refusals) wait(pause time.Duration, refusal error) {
+	r.pause, r.since, r.due = pause, refusal, time.Now().Add(pause/2+rand.N(pause))
+	r.next = &attempt{over: make(chan struct{})}
+}
+
+// refused reports whether the server has refused a connection, as against not answering.
+func refused(err error) bool {
+	return errors.As(err, new(*pgconn.ConnectError)) && !errors.Is(err, context.DeadlineExceeded) &&
+		!errors.Is(err, context.Canceled)
 }

@@ -103,7 +103,7 @@ func TestAnAttemptThatHangsHoldsUpNoOther(t *testing.T) {
 		if r.ended(other, nil); <-waits != nil {
 			t.Error("another's connection came, and the call that waited did not go on")
 		}
-		r.ended(hangs, context.DeadlineExceeded)
+		r.ended(true, context.DeadlineExceeded)
 		if forAll, err := r.enter(t.Context(), none); forAll || err != nil {
 			t.Errorf("an attempt that ran out of time is no refusal, and yet: %t, %v", forAll, err)
 		}

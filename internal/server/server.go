@@ -69,7 +69,7 @@ func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed er
 		s.direct = newDirect(s, direct)
 	}
 	s.acquires = gathering(s, acquiresWide, errClosed, s.lendToTry, inStep(s, s.requests))
-	s.waits = gathering(s, waitsWide, errClosed, s.borrow, inStep(s, s.requests))
+	s.waits = gathering(s, waitsWide, errClosed, s.lendPooled, inStep(s, s.requests))
 	s.again = gathering(s, waitsWide, errClosed, s.lend, inStep(s, s.requests))
 	s.releases = gathering(s, releasesWide, errClosed, s.lend, s.releaseTogether)
 	s.announced = gathering(s, waitsWide, errClosed, s.lend, s.releaseTogether)
@@ -95,7 +95,7 @@ func gathering[Q, A any](
 	send func(context.Context, *pgx.Conn, []Q, []A) error,
 ) *coalesce.Coalescer[*pgx.Conn, Q, A] {
 	return coalesce.New(coalesce.Config[*pgx.Conn, Q, A]{
-		Width: width, Life: s.life, Limit: protocol.Patience, ErrShut: errClosed, Lend: s.gently(lend),
+		Width: width, Life: s.life, Limit: protocol.Patience, ErrShut: errClosed, Lend: lend,
 		Send: func(ctx context.Context, conn *pgx.Conn, calls []Q) ([]A, error) {
 			answers := make([]A, len(calls))
 			return answers, send(ctx, conn, calls, answers)
@@ -165,16 +165,27 @@ func (s *Server) Close() {
 // Pool is the application's.
 func (s *Server) Pool() *pgxpool.Pool { return s.pool }
 
+// lendPooled lends a connection of the pool.
+func (s *Server) lendPooled(ctx context.Context) (*pgx.Conn, func(), error) {
+	return s.gently(ctx, s.poolServes, s.borrow)
+}
+
 // lend lends a connection of the pool or, if that has none soon, another that can be had.
 func (s *Server) lend(ctx context.Context) (*pgx.Conn, func(), error) {
-	loan, err := s.lender.Lend(ctx, lending.PoolFirst)
-	return loan.Conn, loan.Give, err
+	return s.lendAny(ctx, lending.PoolFirst)
 }
 
 // lendOpen is lend for calls that share no statement: each would wait for the pool behind those before it.
 func (s *Server) lendOpen(ctx context.Context) (*pgx.Conn, func(), error) {
-	loan, err := s.lender.Lend(ctx, lending.OpenOfMany)
-	return loan.Conn, loan.Give, err
+	return s.lendAny(ctx, lending.OpenOfMany)
+}
+
+func (s *Server) lendAny(ctx context.Context, order lending.Order) (*pgx.Conn, func(), error) {
+	open := func() bool { return s.poolServes() || s.lender.Has() }
+	return s.gently(ctx, open, func(ctx context.Context) (*pgx.Conn, func(), error) {
+		loan, err := s.lender.Lend(ctx, order)
+		return loan.Conn, loan.Give, err
+	})
 }
 
 // lendToTry is for requests that do not wait: it does not wait for an exhausted pool either. Where no connection comes
@@ -184,7 +195,7 @@ func (s *Server) lendToTry(ctx context.Context) (conn *pgx.Conn, give func(), er
 	limited, cancel := context.WithTimeout(ctx, protocol.Patience)
 	defer cancel()
 	if stat := s.pool.Stat(); stat.IdleConns() > 0 || stat.TotalConns() < stat.MaxConns() {
-		conn, give, err = s.borrow(limited)
+		conn, give, err = s.lendPooled(limited)
 	} else if conn, give, err = s.lend(limited); err != nil && ctx.Err() == nil { // else whoever asked says so
 		err = noneFree(limited, err, began, s.pool)
 	}
@@ -202,7 +213,7 @@ func (s *Server) lendToTry(ctx context.Context) (conn *pgx.Conn, give func(), er
 
 // Query runs one step on a connection of the pool, and repeats it if the server undid it for a passing reason.
 func (s *Server) Query(ctx context.Context, step protocol.Step) error {
-	return s.repeat(ctx, s.borrow, step)
+	return s.repeat(ctx, s.lendPooled, step)
 }
 
 // reach is Query for what keeps a lease or gives one back: if the pool has no connection soon, it uses another.
@@ -214,7 +225,7 @@ func (s *Server) repeat(ctx context.Context, lend lends, step protocol.Step) err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
-	return repeat(ctx, s.gently(lend), func(conn *pgx.Conn) error {
+	return repeat(ctx, lend, func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
 		defer cancel()
 		return s.executor.Run(ctx, conn, step)

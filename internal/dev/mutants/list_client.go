@@ -235,11 +235,11 @@ var ofClose = []mutant{
 		{"pglock/expiry.go", "length < overslept:", "true:"},
 	}, library, "^TestALeaseThatExpiresInAPause"},
 	{"every call asks a server that refuses connections", []edit{
-		{"internal/server/refusals.go", "forAll, err := s.refusals.enter(ctx, idle)\n",
-			"forAll, err := new(refusals).enter(ctx, idle)\n"},
+		{"internal/server/refusals.go", "forAll, err := s.refusals.enter(ctx, open)\n",
+			"forAll, err := new(refusals).enter(ctx, open)\n"},
 	}, library, "^TestAServerThatRefuses"},
 	{"a refusal is not shared by those who wait for the attempt", []edit{
-		{"internal/server/refusals.go", "\t\t\tover.refusal = err\n", ""},
+		{"internal/server/refusals.go", "\t\tover.refusal = err\n", ""},
 	}, "./internal/server", "^TestAfterARefusal"},
 	{"an attempt that hangs holds up the next", []edit{
 		{"internal/server/refusals.go", "case <-timer.C:", "case <-(chan int)(nil):"},
