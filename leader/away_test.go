@@ -38,13 +38,12 @@ func (l *line) cut(cut bool) {
 func (l *line) over(c *pgxpool.Config) {
 	dial := c.ConnConfig.DialFunc
 	c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.isCut && err == nil {
-			_ = conn.Close()
-			err = syscall.ECONNREFUSED
+		if l.isCut {
+			return nil, syscall.ECONNREFUSED
 		}
+		conn, err := dial(ctx, network, address)
 		if err == nil {
 			l.conns = append(l.conns, conn)
 		}
