@@ -180,9 +180,6 @@ func TestAWaitGoesOnForManyRounds(t *testing.T) {
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
 		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
 	} {
-		if !pgtest.Among(mode.String(), pgx.QueryExecModeCacheStatement.String(), pgx.QueryExecModeExec.String()) {
-			continue
-		}
 		t.Run(mode.String(), func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)

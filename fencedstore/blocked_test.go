@@ -93,9 +93,6 @@ func TestWriteBehindALockedRowSaysWhoHasLockedIt(t *testing.T) {
 			switch {
 			case name != "a row" && how != "Write" && how != "WriteSQL": // the others share the rest
 				continue
-			case name == "a row" && !tried(how), !pgtest.EveryTest && name != "a row" &&
-				(how == "Write") == (name == "a table"):
-				continue
 			}
 			t.Run(name+"/"+how, func(t *testing.T) {
 				t.Parallel()

@@ -11,7 +11,6 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/must"
-	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -77,14 +76,10 @@ func TestCallbackOfAWriteUnderSeveralFencesEndsWithAnyLease(t *testing.T) {
 func TestAWriteWhoseOwnHolderReleasesTheLeaseSaysSo(t *testing.T) {
 	t.Parallel()
 	b := newWideBench(t)
-	enough := 2
-	if pgtest.EveryTest {
-		enough = 5
-	}
 	for _, name := range []string{"Write", "Write of several", "WriteSQL", "WriteSQL of several"} {
 		t.Run(name, func(t *testing.T) {
 			refused := 0
-			for n := 0; n < 200 && refused < enough; n++ {
+			for n := 0; n < 200 && refused < 5; n++ {
 				l := b.acquire(t, t.Name())
 				over, released := make(chan struct{}), make(chan error, 1)
 				go func() {

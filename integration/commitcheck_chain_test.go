@@ -106,9 +106,6 @@ func TestI4_ALeaseDoesNotEndWhereOneWasRenewed(t *testing.T) {
 			"renewal in a subtransaction": {`SAVEPOINT s`, `RELEASE s`},
 			"neither":                     {`SELECT`, `SELECT`},
 		} {
-			if !pgtest.Among(what, "release_lease", "release_leases") {
-				continue
-			}
 			t.Run(what+"/"+how, func(t *testing.T) {
 				f := newFencedTxOn(t, p, look, time.Minute)
 				f.begin(t, pgx.RepeatableRead)

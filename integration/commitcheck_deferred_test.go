@@ -74,7 +74,7 @@ func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T)
 		"deferred trigger": `INSERT INTO gated VALUES ($1)`,
 		"cursor with hold": `DECLARE kept CURSOR WITH HOLD FOR SELECT pass_gate($1)`,
 	} {
-		for _, level := range fewLevels() {
+		for _, level := range levels {
 			t.Run(what+"/"+string(level), func(t *testing.T) {
 				t.Parallel() // most of it is waiting
 				p, look, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())

@@ -50,7 +50,7 @@ func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 	hastyBreaks(t, newPeer(t, server.URL()))
 	c := newClient(t, newPool(t, server.URL()))
 	for _, end := range []string{"COMMIT PREPARED ", "ROLLBACK PREPARED "} {
-		for _, level := range fewLevels() {
+		for _, level := range levels {
 			t.Run(end+string(level), func(t *testing.T) {
 				t.Parallel() // most of it is waiting
 				f := beginFenced(t, server.URL(), level, time.Minute)
@@ -136,7 +136,7 @@ func prepareIsRefused(t *testing.T, server *pgserver.Server) {
 			f.look.exec(t, breakSQL, f.g.name)
 		}},
 	} {
-		for _, level := range fewLevels() {
+		for _, level := range levels {
 			t.Run(tc.row+"/"+string(level), func(t *testing.T) {
 				t.Parallel()
 				f := beginFenced(t, server.URL(), level, tc.ttl)

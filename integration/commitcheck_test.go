@@ -320,7 +320,7 @@ func TestI4_A5_LateCommitIsRefused(t *testing.T) {
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	l := newLine(t, db.URL())
-	for _, level := range fewLevels() {
+	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
 			f := beginFenced(t, l.url, level, time.Second)
 			f.look = newPeer(t, db.URL()) // past the line
@@ -353,7 +353,7 @@ func TestI4_TransactionUnderTwoFencesNeedsBothLeases(t *testing.T) {
 	newLedger(t, db)
 	p, a, b := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, which := range []string{"first", "second", "none"} {
-		for _, level := range fewLevels() {
+		for _, level := range levels {
 			t.Run(fmt.Sprintf("%s ended/%s", which, level), func(t *testing.T) {
 				other := a.mustAcquire(t, t.Name()+"/other", time.Minute)
 				f := newFencedTxOn(t, p, b, time.Minute)
@@ -382,7 +382,7 @@ func TestI4_TransactionUnderTwoFencesNeedsBothLeases(t *testing.T) {
 func TestI4_CommitOfASlotAsksForItsOwnLease(t *testing.T) {
 	db := pgtest.Parallel(t)
 	newLedger(t, db)
-	for _, level := range fewLevels() {
+	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
 			look := newPeer(t, db.URL())
 			var fs [2]*fencedTx

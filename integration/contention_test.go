@@ -34,7 +34,7 @@ func renewals(t *testing.T, l *pglock.Lease, n int) []time.Duration {
 func TestI14_ContendersAndWaitersDoNotSlowRenewals(t *testing.T) {
 	server := migrated(t, slowDisk)
 	holder := mustTry(t, newClient(t, newPool(t, server.URL())), "x", pglock.WithTTL(time.Minute))
-	n := 2 * rounds(76)
+	n := 2 * 76
 	renewals(t, holder, 20)
 	for what, contend := range map[string]func(ctx context.Context, c *pglock.Client){
 		"tries": func(ctx context.Context, c *pglock.Client) { _, _ = c.TryAcquire(ctx, "x") },

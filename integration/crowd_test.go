@@ -101,7 +101,7 @@ func storm(t *testing.T, ends bool, opts ...pglock.AcquireOption) {
 			})
 		}
 	}
-	ended, enough := 0, int64(rounds(200))
+	ended, enough := 0, int64(200)
 	few := func(enough int64) bool {
 		return served.Load() < enough || cancelled.Load() < enough/20 || ends && ended < 10
 	}

@@ -58,7 +58,7 @@ func TestSelfDeadlockFailsAtOnce(t *testing.T) {
 func TestCircleOfWaitersIsFoundWithinASecond(t *testing.T) {
 	t.Parallel()
 	fastest := patience // of several, because this machine may be busy
-	for _, size := range pgtest.Some(t, []int{2, 3, 4, 5}, func(n int) bool { return n != 3 && n != 5 }) {
+	for _, size := range []int{2, 3, 4, 5} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			db := pgtest.Database(t)
 			look := newPeer(t, db.URL())
@@ -208,7 +208,7 @@ func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
 		c := newClient(t, db.Pool(t, maxConnections(4)))
 		names := []string{"a", "b", "c", "d"}
 		wg.Go(func() {
-			for round := range rounds(10) {
+			for round := range 10 {
 				for i := range names {
 					j := (i*(n+1) + round) % len(names)
 					names[i], names[j] = names[j], names[i]

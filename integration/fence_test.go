@@ -239,16 +239,13 @@ func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
 	db := pgtest.Parallel(t)
 	newLedger(t, db)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
-	for _, level := range fewLevels() {
+	for _, level := range levels {
 		for how, end := range endings {
 			for trick, sql := range map[string]string{
 				"":                     "SELECT 1",
 				"replica role":         "SET LOCAL session_replication_role = replica",
 				"constraints deferred": "SET CONSTRAINTS ALL DEFERRED",
 			} {
-				if !pgtest.EveryTest && trick != "" && level != pgx.ReadCommitted {
-					continue
-				}
 				t.Run(fmt.Sprintf("%s/%s/%s", level, how, trick), func(t *testing.T) {
 					var f *fencedTx
 					before := strings.Replace(sql, "LOCAL", "SESSION", 1)

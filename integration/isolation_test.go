@@ -33,7 +33,7 @@ func withDefault(setting, value string) func(*pgxpool.Config) {
 // a deadlock; also when the default changes under a running client.
 func TestI19_NoSerializationFailureReachesTheCaller(t *testing.T) {
 	t.Parallel()
-	for _, level := range fewLevels() {
+	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
 			db := pgtest.Database(t)
 			pool := db.Pool(t, withDefault("default_transaction_isolation", string(level)), func(c *pgxpool.Config) {
@@ -41,7 +41,7 @@ func TestI19_NoSerializationFailureReachesTheCaller(t *testing.T) {
 			})
 			look := newPeer(t, db.URL())
 			logGrants(t, look)
-			least := 2 * rounds(20)
+			least := 2 * 20
 			began := time.Now()
 			var mu sync.Mutex
 			grants := 0

@@ -163,7 +163,7 @@ func TestLimitIsNeverExceeded(t *testing.T) {
 		c := newClient(t, db.Pool(t))
 		for range callers / 3 {
 			wg.Go(func() {
-				for range rounds(12) {
+				for range 12 {
 					err := c.Do(t.Context(), "x", func(_ context.Context, l *pglock.Lease) error {
 						if n := total.Add(1); n > limit {
 							t.Errorf("%d hold at once", n)
@@ -257,7 +257,7 @@ func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
 		c := newClient(t, db.Pool(t, maxConnections(4)))
 		for m := range 8 {
 			wg.Go(func() {
-				for round := range rounds(12) {
+				for round := range 12 {
 					name := fmt.Sprint("n", (n+m+round)%2)
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
 					if (n+m+round)%7 == 0 {

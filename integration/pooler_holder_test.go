@@ -18,7 +18,7 @@ import (
 // session. An open transaction has a process for itself, as long as it lasts.
 func TestI20_HolderBehindAPoolerIsToldByItsOpenTransactionAlone(t *testing.T) {
 	t.Parallel()
-	for _, mode := range someModes(t) {
+	for _, mode := range execModes {
 		t.Run(mode, func(t *testing.T) {
 			db := pgtest.Parallel(t)
 			look := newPeer(t, db.URL())

@@ -24,12 +24,6 @@ import (
 // execModes are pgx's ways to send a statement; the first is its default, with prepared statements that it gives names.
 var execModes = []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"}
 
-// someModes are the default and the one that poolers need; all outside the short tier.
-func someModes(t *testing.T) []string {
-	t.Helper()
-	return pgtest.Some(t, execModes, func(mode string) bool { return mode == execModes[0] || mode == "exec" })
-}
-
 // pooler is a PgBouncer in transaction mode that shares two connections to the server among all of its clients.
 type pooler struct {
 	port     int

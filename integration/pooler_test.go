@@ -22,7 +22,7 @@ import (
 // transaction another connection, in each of pgx's ways to send a statement.
 func TestI20_EverythingButListenWorksThroughAPooler(t *testing.T) {
 	t.Parallel()
-	for i, mode := range someModes(t) {
+	for i, mode := range execModes {
 		for j, isolation := range []string{"read committed", "repeatable read"} {
 			if !pgtest.LargeLoads && (i+j)%2 == 1 { // each mode and each level, and in the long tier each with each
 				continue
@@ -341,7 +341,7 @@ func (p *pooler) wantNoTraces(t *testing.T) {
 // Hundreds of calls at once, whose statements the pooler mixes on its two connections.
 func TestI20_ManyAtOnceThroughAPooler(t *testing.T) {
 	t.Parallel() // most of it is waiting
-	for _, mode := range someModes(t) {
+	for _, mode := range execModes {
 		t.Run(mode, func(t *testing.T) {
 			db := pgtest.Database(t)
 			look := newPeer(t, db.URL())

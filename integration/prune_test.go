@@ -71,7 +71,7 @@ func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 	}
 	pruner := newPeer(t, db.URL())
 	pruned := 0
-	few := func() bool { return granted.Load() < int64(3*rounds(10)) || pruned < rounds(15) }
+	few := func() bool { return granted.Load() < int64(3*10) || pruned < 15 }
 	for began := time.Now(); ctx.Err() == nil && (few() || time.Since(began) < lasting(2*time.Second)); {
 		var n int
 		err := pruner.QueryRow(context.Background(), `SELECT removed FROM pglock.prune_locks('0')`).Scan(&n)
@@ -247,7 +247,7 @@ func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 		c := newClient(t, db.Pool(t, maxConnections(4)))
 		for m := range 4 {
 			wg.Go(func() {
-				for round := range rounds(15) {
+				for round := range 15 {
 					wait := patience
 					if (n+m+round)%5 == 0 {
 						wait = 10 * time.Millisecond // some give up

@@ -97,7 +97,7 @@ func TestI1_I2_StatementsForManyThatCrossGrantEachLockOnce(t *testing.T) {
 	for range 4 {
 		m := newMany(t, db.URL())
 		work.Go(func() {
-			for range rounds(80) {
+			for range 80 {
 				var requests []protocol.Request
 				for _, i := range rand.Perm(len(names))[:1+rand.N(len(names))] {
 					requests = append(requests, m.request(names[i], false))
@@ -131,7 +131,7 @@ func TestI1_I2_StatementsForManyThatCrossGrantEachLockOnce(t *testing.T) {
 		})
 	}
 	work.Wait()
-	if grants < rounds(100) {
+	if grants < 100 {
 		t.Errorf("%d grants show nothing", grants)
 	}
 }

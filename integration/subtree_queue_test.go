@@ -80,7 +80,7 @@ func TestI9_NobodyStarvesInATree(t *testing.T) {
 		}()
 	}
 	c := newClient(t, db.Pool(t))
-	for range rounds(20) {
+	for range 20 {
 		within, cancel := context.WithTimeout(t.Context(), patience)
 		l, err := c.Acquire(within, "t", pglock.WithSubtree())
 		cancel()

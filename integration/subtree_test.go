@@ -74,7 +74,7 @@ func TestTheTablesOfSubtreesAreTrue(t *testing.T) {
 	}
 	n := 0
 	for cell, want := range cellsOf(t, "above, down; below, across") {
-		for _, depth := range pgtest.Some(t, []int{1, 2, 10}, func(depth int) bool { return depth == 2 }) {
+		for _, depth := range []int{1, 2, 10} {
 			n++
 			above := fmt.Sprintf("above %d", n)
 			below := above + strings.Repeat("/x", depth)

@@ -10,16 +10,12 @@ import (
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
-// inThousands is how many there are of what comes in thousands: a fifth outside the long tier, a twentieth in the short
-// one.
+// inThousands is how many there are of what comes in thousands: a fifth outside the long tier.
 func inThousands(n int) int {
-	switch {
-	case pgtest.LargeLoads:
+	if pgtest.LargeLoads {
 		return n
-	case pgtest.EveryTest:
-		return n / 5
 	}
-	return n / 20
+	return n / 5
 }
 
 // rounds is how often something is repeated, at least once: a quarter as often in the short tier.
@@ -55,7 +51,7 @@ func rarely(n int) int {
 	if pgtest.LargeLoads {
 		return n
 	}
-	return rounds((n + 1) / 2)
+	return (n + 1) / 2
 }
 
 // underLoad ends when there was load for so long, less outside the long tier, and p's query says that it was enough

@@ -292,7 +292,7 @@ func TestI4_I18_TheEndOfASlotIsSeenInsideCommit(t *testing.T) {
 func TestI4_AllWaysWaitForACommitThatIsUnderWayOrPassItOver(t *testing.T) {
 	db := pgtest.Parallel(t)
 	newLedger(t, db)
-	for _, level := range fewLevels() {
+	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
 			f := beginFenced(t, db.URL(), level, time.Minute)
 			f.exec(t, `SET CONSTRAINTS pglock.fence_commit IMMEDIATE`) // the check, as inside COMMIT

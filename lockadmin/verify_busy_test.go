@@ -119,10 +119,7 @@ func TestVerifyFindsNothingWrongInABusyHistory(t *testing.T) {
 		}
 		return v
 	}
-	load := 100 * time.Millisecond
-	if pgtest.EveryTest {
-		load *= 15
-	}
+	const load = 1500 * time.Millisecond
 	kinds := map[lockadmin.EventKind]int{}
 	everything := func() bool { // has been played
 		clear(kinds)

@@ -46,10 +46,7 @@ func TestFiftyProgramsStartAtOnce(t *testing.T) {
 	files := ladder(t, 3, nil)
 	app, name := asUser(t, db, "_app")
 	mustDo(t, conn, "GRANT USAGE ON SCHEMA pglock TO "+name)
-	programs := 50
-	if !pgtest.EveryTest {
-		programs = 12
-	}
+	const programs = 50
 	start := func(wantErr bool, addresses ...string) {
 		t.Helper()
 		all := pgtest.Group(t)

@@ -71,9 +71,6 @@ func TestADirtyMarkThatAFailedStepExplainsIsPutRight(t *testing.T) {
 	conn := db.Conn(t)
 	all := []struct{ has, mark int }{{0, 1}, {1, 2}, {2, 1}, {3, 3}, {0, -1}, {1, 1}, {1, -1}, {2, 2}, {2, 3}, {3, 2},
 		{3, 4}}
-	if !pgtest.EveryTest {
-		all = all[:4]
-	}
 	for _, tc := range all {
 		t.Run(fmt.Sprintf("version %d marked %d", tc.has, tc.mark), func(t *testing.T) {
 			mark := func() {
@@ -107,9 +104,6 @@ func TestANoteThatNothingExplainsIsRefusedUntilItIsForced(t *testing.T) {
 		dirty     bool
 	}{{1, 2, false}, {2, 1, false}, {1, 3, true}, {0, 2, true}, {1, 3, false}, {1, 4, true}, {0, 2, false},
 		{0, 1, false}}
-	if !pgtest.EveryTest {
-		all = all[:4]
-	}
 	for _, tc := range all {
 		t.Run(fmt.Sprintf("version %d noted %d %v", tc.has, tc.note, tc.dirty), func(t *testing.T) {
 			mustDo(t, conn, "DROP SCHEMA IF EXISTS pglock CASCADE")

@@ -132,9 +132,6 @@ func TestDownLeavesASchemaOfItsOwnToWhatElseIsInIt(t *testing.T) {
 func TestOddSchemaNamesWork(t *testing.T) {
 	t.Parallel()
 	for _, schema := range []string{`My "odd" Schema`, "a, b", "ü", "semi;colon'", strings.Repeat("x", 63), "public"} {
-		if !pgtest.Among(schema, "semi;colon'", "public") { // others migrate a schema with quotes in its name
-			continue
-		}
 		t.Run(schema, func(t *testing.T) {
 			db := pgtest.EmptyParallel(t)
 			execute(t, db.Conn(t), "REVOKE CREATE ON SCHEMA public FROM PUBLIC") // who has it before PostgreSQL 15

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
-	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -18,10 +17,7 @@ import (
 func TestManyLeasesAreRenewedInSeveralStatementsThatComeApart(t *testing.T) {
 	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())
-		leases, least := beatMost+100, 9 // of six rounds
-		if pgtest.EveryTest {
-			leases, least = 3*beatMost-100, 15
-		}
+		const leases, least = 3*beatMost - 100, 15 // of six rounds
 		for i := range leases {
 			mustAcquire(t, c, fmt.Sprint("report ", i), WithTTL(30*time.Second))
 		}

@@ -32,13 +32,10 @@ var (
 	}
 )
 
-// naming gives the commands for a lock, in the short tier one form of each.
+// naming gives the commands for a lock.
 func naming(name string, commands ...[][]string) (all [][]string) {
 	for _, some := range commands {
 		for _, command := range some {
-			if !pgtest.EveryTest && len(all) > 0 && all[len(all)-1][0] == command[0] {
-				continue
-			}
 			line := append([]string{}, command...)
 			for i, word := range line {
 				if word == "X" {
@@ -121,9 +118,6 @@ func TestNoNameReachesTheTerminalAsItIs(t *testing.T) {
 			lines = append(lines, naming(name+" is nothing", looking, operating)...)
 		}
 		for i, line := range lines {
-			if !pgtest.EveryTest && i%2 == n {
-				continue // each with one of the names
-			}
 			a := in(t, db.URL(), append([]string{"-o", cli.Outputs[i%len(cli.Outputs)]}, line...)...)
 			for _, r := range a.stdout + a.stderr {
 				if r != '\n' && !shown.AllPrint(string(r)) {

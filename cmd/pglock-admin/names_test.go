@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -146,10 +145,7 @@ func TestEveryNameThatIsShownLeadsBackToItsLock(t *testing.T) {
 		}
 		return string(out)
 	}
-	names := pgtest.Some(t, []string{"plain", "my job", "it's $(touch pwned)", `"\x41"`, "-rf", "a\x1b[2J\nb", "größe"},
-		func(name string) bool {
-			return slices.Contains([]string{"it's $(touch pwned)", `"\x41"`, "-rf", "a\x1b[2J\nb"}, name)
-		})
+	names := []string{"plain", "my job", "it's $(touch pwned)", `"\x41"`, "-rf", "a\x1b[2J\nb", "größe"}
 	for _, name := range names {
 		hold(t, db, "holder", name)
 		await(t, db, "waiter", name, pglock.ModeExclusive, 0)

@@ -28,9 +28,6 @@ var everyCommand = [][]string{
 func TestEveryAnswerNamesTheServerAndTheDatabase(t *testing.T) {
 	t.Parallel()
 	for _, schema := range []string{cli.DefaultSchema, "My locks"} {
-		if !pgtest.Among(schema, "My locks") {
-			continue
-		}
 		db := pgtest.EmptyDatabase(t)
 		config := must.Get(pgx.ParseConfig(db.URL()))(t)
 		place := cli.Where{Server: server.Addresses(config)[0], Database: db.Name(), Schema: schema}
@@ -41,9 +38,6 @@ func TestEveryAnswerNamesTheServerAndTheDatabase(t *testing.T) {
 		execute(t, db, "CREATE TABLE jobs ()")
 		for _, format := range map[string][]string{cli.DefaultSchema: {"table"},
 			"My locks": {"table", "json"}}[schema] {
-			if !pgtest.Among(format, "json") {
-				continue // the files of TestEveryCommandWritesWhatItsFileHas have the line
-			}
 			for _, command := range everyCommand {
 				a := in(t, db.URL(), append(command, "--schema", schema, "-o", format)...).want(t, cli.ExitOK)
 				if format == "json" {
