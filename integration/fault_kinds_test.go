@@ -26,7 +26,7 @@ type kind struct {
 	call     func(x *cell, a *attempt)
 	checks   func(x *cell, a *attempt)
 
-	alike   bool // to another: the short tier leaves it out
+	short   bool // the short tier has it
 	fresh   bool // the names of the locks are new
 	queued  bool // it waits in the queue
 	leased  bool // it needs a lease
@@ -38,13 +38,14 @@ type kind struct {
 }
 
 var kinds = []*kind{
-	{name: "TryAcquire", does: "granted", function: "acquire_lease", call: try()},
+	{name: "TryAcquire", short: true, does: "granted", function: "acquire_lease", call: try()},
 	{name: "TryAcquire, new name", does: "granted", function: "acquire_lease", fresh: true, call: try()},
-	{name: "TryAcquire, shared", alike: true, does: "granted", function: "acquire_lease",
+	{name: "TryAcquire, shared", does: "granted", function: "acquire_lease",
 		call: try(pglock.WithShared())},
-	{name: "Acquire", alike: true, does: "granted", function: "acquire_lease", call: acquire()},
-	{name: "Acquire, queued", does: "granted", function: "acquire_lease", queued: true, call: acquire(), before: taken},
-	{name: "Acquire, queued for a place", alike: true, does: "granted", function: "acquire_lease", queued: true,
+	{name: "Acquire", does: "granted", function: "acquire_lease", call: acquire()},
+	{name: "Acquire, queued", short: true, does: "granted", function: "acquire_lease", queued: true, call: acquire(),
+		before: taken},
+	{name: "Acquire, queued for a place", does: "granted", function: "acquire_lease", queued: true,
 		call: acquire(pglock.WithLimit(1)), before: takenPlace},
 	{name: "AcquireAll", does: "granted", function: "acquire_lease", call: func(x *cell, a *attempt) {
 		var all *pglock.Leases
@@ -59,15 +60,15 @@ var kinds = []*kind{
 		call: func(_ *cell, a *attempt) { a.err = hooks.Of(a.lease).Renew(a.ctx) }, checks: renewedIfItSaysSo},
 	{name: "Extend", does: "extended", function: "renew_leases", leased: true, skipped: true, before: leased,
 		call: func(_ *cell, a *attempt) { _, a.err = a.lease.Extend(a.ctx, 2*forHours) }, checks: extendedOrNot},
-	{name: "Release", alike: true, does: "released", function: "release_lease", leased: true, ends: true,
+	{name: "Release", does: "released", function: "release_lease", leased: true, ends: true,
 		before: leased,
 		call:   func(_ *cell, a *attempt) { a.err = a.lease.Release(a.ctx) }},
 	{name: "Release, others wait", does: "released", function: "release_lease", leased: true, ends: true,
 		before: wanted,
 		call:   func(_ *cell, a *attempt) { a.err = a.lease.Release(a.ctx) }},
-	{name: "HandOver", does: "handed over", function: "hand_over", leased: true, ends: true, before: wanted,
+	{name: "HandOver", short: true, does: "handed over", function: "hand_over", leased: true, ends: true, before: wanted,
 		call: func(_ *cell, a *attempt) { a.err = a.lease.HandOver(a.ctx, "heir") }},
-	{name: "Write", does: "written", function: "COMMIT", leased: true, writes: true, once: true, before: leased,
+	{name: "Write", short: true, does: "written", function: "COMMIT", leased: true, writes: true, once: true, before: leased,
 		checks: writtenOrNot, call: func(x *cell, a *attempt) {
 			again := fencedstore.Fence{Lease: a.lease, SameToken: true}
 			a.err = fencedstore.New(x.c.pool).Write(a.ctx, again, x.work(a))
@@ -92,9 +93,9 @@ var kinds = []*kind{
 var kindsOfMany = []*kind{
 	{name: "TryAcquire, new names", does: "granted", function: "acquire_leases", names: around(3), fresh: true,
 		call: try()},
-	{name: "TryAcquire, used names", alike: true, does: "granted", function: "acquire_leases",
+	{name: "TryAcquire, used names", does: "granted", function: "acquire_leases",
 		names: around(3), call: try()},
-	{name: "TryAcquire, with metadata", alike: true, does: "granted", function: "acquire_leases", names: around(3),
+	{name: "TryAcquire, with metadata", does: "granted", function: "acquire_leases", names: around(3),
 		call: try(pglock.WithMetadata([]byte(`1`)))},
 	{name: "Acquire, queued", does: "granted", function: "acquire_leases", names: around(3), queued: true,
 		before: taken, call: acquire(pglock.WithMetadata([]byte(`1`)))},

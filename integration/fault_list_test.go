@@ -19,8 +19,7 @@ import (
 // fault is what a call may meet. inject makes the calls, and returns when the fault is over and the barrier open.
 type fault struct {
 	name   string
-	long   bool               // in the long tier alone
-	alike  func(k *kind) bool // to another fault, for these kinds: the short tier leaves it out
+	long   bool // in the long tier alone
 	fits   func(k *kind) bool
 	want   func(k *kind) *answer // of the calls that are cancelled, or of all where none is
 	inject func(x *cell)
@@ -79,7 +78,6 @@ func cancelledOrTold(k *kind) *answer {
 	return isCancelled
 }
 
-func isMany(k *kind) bool    { return k.names != nil }
 func all(*kind) bool         { return true }
 func sends(k *kind) bool     { return !k.reads }
 func asksAgain(k *kind) bool { return !k.once }
@@ -88,7 +86,7 @@ func queues(k *kind) bool    { return k.queued }
 func owns(k *kind) bool      { return k.leased && k.names == nil }
 
 var faults = []*fault{
-	{name: "none", alike: all, fits: sends, want: always(succeeds), inject: func(x *cell) {
+	{name: "none", fits: sends, want: always(succeeds), inject: func(x *cell) {
 		x.heldUp()
 		x.open()
 	}},
@@ -97,7 +95,7 @@ var faults = []*fault{
 		x.lineIsLost()
 		x.n.mend()
 	}},
-	{name: "I6 the server ends its connection", alike: all, fits: sends, want: again(fails), inject: func(x *cell) {
+	{name: "I6 the server ends its connection", fits: sends, want: again(fails), inject: func(x *cell) {
 		x.heldUp()
 		x.look.exec(x.T, `SELECT pg_terminate_backend($1, 10000)`, x.pid)
 		x.open()
@@ -113,7 +111,7 @@ var faults = []*fault{
 		}
 		x.open()
 	}},
-	{name: "I6 I17 its connection is lost and it is rolled back", alike: asksAgain, fits: sends, want: again(fails),
+	{name: "I6 I17 its connection is lost and it is rolled back", fits: sends, want: again(fails),
 		inject: func(x *cell) {
 			x.heldUp()
 			x.n.closeAll()
@@ -160,7 +158,7 @@ var faults = []*fault{
 			x.cancel(true)
 			x.awaitCancelled()
 		}},
-	{name: "Trap9 cancelled when its answer is swallowed", alike: asksAgain, fits: sends, want: cancelledOrTold,
+	{name: "Trap9 cancelled when its answer is swallowed", fits: sends, want: cancelledOrTold,
 		inject: func(x *cell) {
 			x.heldUp()
 			x.n.silence(x.T, "downstream")
@@ -198,7 +196,7 @@ var faults = []*fault{
 				x.Errorf("Close: %v", err)
 			}
 		}},
-	{name: "the client is closed while the server is silent", alike: acquires,
+	{name: "the client is closed while the server is silent",
 		fits: func(k *kind) bool { return sends(k) && !k.writes && k.names == nil },
 		want: always(isClosed), inject: func(x *cell) {
 			x.heldUp()
@@ -231,7 +229,7 @@ var faults = []*fault{
 			x.open()
 			work.Wait()
 		}},
-	{name: "I8 its connections are ended while it waits", alike: isMany, fits: queues, want: always(succeeds),
+	{name: "I8 its connections are ended while it waits", fits: queues, want: always(succeeds),
 		inject: func(x *cell) {
 			x.queued(false)
 			x.look.exec(x.T, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1`, x.app)

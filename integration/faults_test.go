@@ -19,7 +19,7 @@ import (
 // must hold afterwards. With -v the table is printed.
 func TestI5_I6_I17_Trap9_ACallThatMeetsAFaultLeavesWhatItSays(t *testing.T) {
 	t.Parallel()
-	meet(t, kinds)
+	meet(t, pgtest.Some(t, kinds, func(k *kind) bool { return k.short }))
 }
 
 // The same for calls that travel in one statement. It is not parallel: see crowd.under.
@@ -27,19 +27,12 @@ func TestI5_I6_Trap9_CallsInOneStatementThatMeetAFaultLeaveWhatTheySay(t *testin
 	meet(t, kindsOfMany)
 }
 
-// kept is a cell that every tier has: no other is like it.
-const kept = "Acquire, queued" + "Trap9 cancelled while it waits"
-
-// meet runs a part of the table: a database for each kind, and a client for each cell. The short tier has every second
-// cell, so that each kind meets faults of each sort, and each fault calls of each sort.
+// meet runs a part of the table: a database for each kind, and a client for each cell.
 func meet(t *testing.T, kinds []*kind) {
 	var mu sync.Mutex
 	came := make(map[string]string) // what came of each cell
 	t.Cleanup(func() { printTable(t, kinds, came) })
-	for row, k := range kinds {
-		if !pgtest.EveryTest && k.alike {
-			continue
-		}
+	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			if k.names == nil { // and so of one call
 				t.Parallel()
@@ -50,10 +43,8 @@ func meet(t *testing.T, kinds []*kind) {
 			s.other = newClient(t, db.Pool(t), pglock.WithDefaultHolder("the holder"))
 			logGrants(t, s.look)
 			s.b.atCommit(t)
-			for column, f := range faults {
-				if !f.fits(k) || f.long && !pgtest.LargeLoads ||
-					!pgtest.EveryTest && (f.alike != nil && f.alike(k) || (row+column)%2 != 0 &&
-						k.name+f.name != kept) {
+			for _, f := range faults {
+				if !f.fits(k) || f.long && !pgtest.LargeLoads {
 					continue
 				}
 				t.Run(f.name, func(t *testing.T) {
