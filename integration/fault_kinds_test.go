@@ -66,9 +66,11 @@ var kinds = []*kind{
 	{name: "Release, others wait", does: "released", function: "release_lease", leased: true, ends: true,
 		before: wanted,
 		call:   func(_ *cell, a *attempt) { a.err = a.lease.Release(a.ctx) }},
-	{name: "HandOver", short: true, does: "handed over", function: "hand_over", leased: true, ends: true, before: wanted,
-		call: func(_ *cell, a *attempt) { a.err = a.lease.HandOver(a.ctx, "heir") }},
-	{name: "Write", short: true, does: "written", function: "COMMIT", leased: true, writes: true, once: true, before: leased,
+	{name: "HandOver", short: true, does: "handed over", function: "hand_over", leased: true, ends: true,
+		before: wanted,
+		call:   func(_ *cell, a *attempt) { a.err = a.lease.HandOver(a.ctx, "heir") }},
+	{name: "Write", short: true, does: "written", function: "COMMIT", leased: true, writes: true, once: true,
+		before: leased,
 		checks: writtenOrNot, call: func(x *cell, a *attempt) {
 			again := fencedstore.Fence{Lease: a.lease, SameToken: true}
 			a.err = fencedstore.New(x.c.pool).Write(a.ctx, again, x.work(a))
