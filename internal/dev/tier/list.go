@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 )
 
@@ -12,7 +13,7 @@ import (
 var text string
 
 // List returns the tests that the short tier has, by the folders of their packages, in the order of short.txt. It has
-// all tests of a package without a heading there.
+// all tests of a package without a heading there, and none of one with nothing but a heading.
 func List() map[string][]string {
 	list, folder := make(map[string][]string), ""
 	for line := range strings.Lines(text) {
@@ -20,7 +21,7 @@ func List() map[string][]string {
 		switch {
 		case name == "" || name[0] == '#':
 		case line[0] != '\t':
-			folder = name
+			folder, list[name] = name, nil
 		default:
 			list[folder] = append(list[folder], name)
 		}
@@ -55,11 +56,12 @@ const module = "github.com/pglock-dev/pglock/"
 
 // choose does what Choose does for a test program of this path: that of its package, and .test unless it is a command.
 func choose(flags *flag.FlagSet, path string) string {
-	names := List()[strings.TrimSuffix(strings.TrimPrefix(path, module), ".test")]
-	if len(names) == 0 || Given(flags, "test.run", "test.list") {
+	names, has := List()[strings.TrimSuffix(strings.TrimPrefix(path, module), ".test")]
+	if !has || Given(flags, "test.run", "test.list") {
 		return ""
 	}
-	if err := flags.Set("test.run", "^("+strings.Join(names, "|")+"|Example.*|Fuzz.*)$"); err != nil {
+	run := "^(" + strings.Join(append(slices.Clone(names), "Example.*", "Fuzz.*"), "|") + ")$"
+	if err := flags.Set("test.run", run); err != nil {
 		panic(err) // no test program
 	}
 	return fmt.Sprintf("the short tier has %d of these tests, -tags whole all", len(names))

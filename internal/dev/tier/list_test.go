@@ -6,12 +6,13 @@ import (
 )
 
 func TestTheListChoosesTheTestsUnlessTheCommandLineDoes(t *testing.T) {
-	text = "# a comment\none\n\tTestA\n\tTestB\n\ncmd/two\n\tTestC\n"
+	text = "# a comment\none\n\tTestA\n\tTestB\n\ncmd/two\n\tTestC\nnone\n"
 	const one = "the short tier has 1 of these tests, -tags whole all"
 	const two = "the short tier has 2 of these tests, -tags whole all"
 	for _, c := range []struct{ path, arg, run, says string }{
 		{"one.test", "-test.v", "^(TestA|TestB|Example.*|Fuzz.*)$", two},
 		{"cmd/two", "-test.v", "^(TestC|Example.*|Fuzz.*)$", one},
+		{"none.test", "-test.v", "^(Example.*|Fuzz.*)$", "the short tier has 0 of these tests, -tags whole all"},
 		{"one.test", "-test.run=X", "X", ""},
 		{"one.test", "-test.run=", "", ""},
 		{"one.test", "-test.list=X", "", ""},
