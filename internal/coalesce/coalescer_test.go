@@ -842,25 +842,40 @@ func TestCallsWithoutAConnectionLeaveNothingBehind(t *testing.T) {
 func TestFailureToConnectIsToldToThoseThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
-		dead := errors.New("no route to host")
+		d.Most = 1 // whatever a statement carries
+		dead, fails := errors.New("no route to host"), make(chan struct{})
+		dials := make(chan struct{}, 10)
 		pool := d.pool
 		config := pool.Config()
-		config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, dead }
+		config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) {
+			dials <- struct{}{}
+			<-fails
+			return nil, dead
+		}
 		broken, err := pgxpool.NewWithConfig(t.Context(), config)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer broken.Close()
 		d.pool = broken
+		var got []<-chan heard
 		for n := range 3 {
-			if h := back(t, d.call(t.Context(), order{name: "a", n: n})); !errors.Is(h.err, dead) || !neverSent(h.err) {
+			got = append(got, d.call(t.Context(), order{name: "a", n: n}))
+		}
+		synctest.Wait()
+		close(fails)
+		for _, g := range got {
+			if h := back(t, g); !errors.Is(h.err, dead) || !neverSent(h.err) {
 				t.Errorf("%+v, want that nothing was sent as there is no route", h)
 			}
 		}
+		if len(dials) != 1 {
+			t.Errorf("%d attempts to connect for calls that wait together", len(dials))
+		}
 		d.pool = pool
-		got := d.call(t.Context(), order{name: "a", n: 7})
+		again := d.call(t.Context(), order{name: "a", n: 7})
 		d.next(t, "a7").answer()
-		answered(t, got, 7)
+		answered(t, again, 7)
 	})
 }
 
