@@ -110,6 +110,42 @@ func TestAnAttemptThatHangsHoldsUpNoOther(t *testing.T) {
 	})
 }
 
+func TestAttemptsThatHangLetEverybodyGoOn(t *testing.T) {
+	refused := refusing(t)
+	synctest.Test(t, func(t *testing.T) {
+		var r refusals
+		r.ended(false, refused)
+		began := time.Now()
+		var callers sync.WaitGroup
+		for range 50 {
+			callers.Go(func() {
+				if _, err := r.enter(t.Context(), none); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if callers.Wait(); time.Since(began) > refusedPatience+refusedMost {
+			t.Errorf("the last call went on after %v", time.Since(began))
+		}
+	})
+}
+
+// On a full server the connections that are open work, and no other comes.
+func TestAConnectionThatWasOpenDoesNotEndThePause(t *testing.T) {
+	refused := refusing(t)
+	synctest.Test(t, func(t *testing.T) {
+		var r refusals
+		r.ended(false, refused)
+		r.ended(false, nil)
+		if r.next == nil {
+			t.Error("the calls go on to ask for connections")
+		}
+		if r.ended(true, nil); r.next != nil {
+			t.Error("a connection came, and the calls wait")
+		}
+	})
+}
+
 func TestAnIdleConnectionOfThePoolNeedsNoAttempt(t *testing.T) {
 	refused := refusing(t)
 	synctest.Test(t, func(t *testing.T) {
