@@ -95,9 +95,9 @@ func TestI3_EveryWayIntoAPartitionNeedsTheFence(t *testing.T) {
 			"TRUNCATE of a middle table":   {sql: `TRUNCATE middle`},
 			"TRUNCATE of a leaf":           {sql: `TRUNCATE middle7`},
 			"replica role, leaf":           {sql: `SET LOCAL session_replication_role = replica; UPDATE middle7 SET balance = 0`},
-			"replica role, moved":          {sql: `SET LOCAL session_replication_role = replica;
+			"replica role, moved": {sql: `SET LOCAL session_replication_role = replica;
 				UPDATE accounts SET id = 13 WHERE id = 1`},
-			"replica role, TRUNCATE":       {sql: `SET LOCAL session_replication_role = replica; TRUNCATE low`},
+			"replica role, TRUNCATE": {sql: `SET LOCAL session_replication_role = replica; TRUNCATE low`},
 		} {
 			t.Run(form+"/"+name, func(t *testing.T) {
 				if version < w.since {
