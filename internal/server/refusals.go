@@ -64,18 +64,19 @@ func (s *Server) poolServes() bool {
 func (r *refusals) enter(ctx context.Context, open func() bool) (forAll bool, err error) {
 	for began := time.Now(); ; {
 		r.mu.Lock()
-		next, wait, since := r.next, time.Until(r.due), r.since
-		if next != nil && wait <= 0 {
+		next := r.next
+		r.mu.Unlock()
+		if next == nil || open() || time.Since(began) >= refusedPatience {
+			return false, nil
+		}
+		r.mu.Lock()
+		wait, since := time.Until(r.due), r.since
+		if wait <= 0 {
 			r.due = time.Now().Add(r.pause)
 		}
 		r.mu.Unlock()
-		switch {
-		case next == nil:
-			return false, nil
-		case wait <= 0:
+		if wait <= 0 {
 			return true, nil
-		case open(), time.Since(began) >= refusedPatience:
-			return false, nil
 		}
 		timer := time.NewTimer(wait)
 		select {

@@ -146,15 +146,19 @@ func TestAConnectionThatWasOpenDoesNotEndThePause(t *testing.T) {
 	})
 }
 
+// It is no attempt either when one is due, and says nothing of others.
 func TestAnIdleConnectionOfThePoolNeedsNoAttempt(t *testing.T) {
 	refused := refusing(t)
 	synctest.Test(t, func(t *testing.T) {
 		var r refusals
 		r.ended(false, refused)
-		began := time.Now()
-		if forAll, err := r.enter(t.Context(), func() bool { return true }); forAll || err != nil ||
-			time.Since(began) > 0 {
-			t.Errorf("after %v: %t, %v", time.Since(began), forAll, err)
+		for _, after := range []time.Duration{0, refusedMost} {
+			time.Sleep(after)
+			began := time.Now()
+			forAll, err := r.enter(t.Context(), func() bool { return true })
+			if forAll || err != nil || time.Since(began) > 0 {
+				t.Errorf("%v after a refusal, after %v: %t, %v", after, time.Since(began), forAll, err)
+			}
 		}
 	})
 }
