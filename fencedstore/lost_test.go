@@ -71,6 +71,28 @@ func TestCallbackOfAWriteUnderSeveralFencesEndsWithAnyLease(t *testing.T) {
 	b.wantRows(t, 0, `done`)
 }
 
+// Do keeps the lease while fn winds down, so that fn can still write under its fence.
+func TestWorkThatWindsDownCanWrite(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.exec(t, `CREATE TABLE done (n int)`)
+	ctx, cancel := context.WithCancel(t.Context())
+	err := b.client.Do(ctx, "report", func(ctx context.Context, l *pglock.Lease) error {
+		cancel()
+		<-ctx.Done()
+		ctx = context.WithoutCancel(ctx)
+		long := b.store.With(fencedstore.WithTimeLimit(time.Hour))
+		return long.Write(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO done VALUES (1)`)
+			return err
+		})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	b.wantRows(t, 1, `done`)
+}
+
 // A lease that its own holder releases while a write commits is released, and not lost: somebody else's release would
 // be. At which step of the write the release comes is left to chance.
 func TestAWriteWhoseOwnHolderReleasesTheLeaseSaysSo(t *testing.T) {

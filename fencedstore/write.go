@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -284,7 +285,8 @@ func (w *writing) call(ctx context.Context, fn work) (err error) {
 	fnCtx, cancel := context.WithCancelCause(context.WithValue(ctx, aroundKey{}, inside))
 	defer cancel(nil)
 	for _, f := range w.fences {
-		stop := context.AfterFunc(f.Lease.Context(), func() { cancel(context.Cause(f.Lease.Context())) })
+		life := hooks.Of(f.Lease).Life()
+		stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 		defer stop()
 	}
 	if w.limit > 0 {

@@ -45,10 +45,10 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption
 }
 
 // Do runs fn while holding the lock, and releases it when fn returns, panics or calls runtime.Goexit. fn's
-// context ends when ctx ends or the lease is lost. The lease is renewed until fn has returned, even while fn
-// winds down. Do returns fn's error, joined with ErrLost if the lease was lost before fn returned, or with ErrClosed if
-// Close has released it: then fn may have worked unprotected. If it cannot take the lock it returns an error as
-// Acquire does, and fn does not run.
+// context ends when ctx ends or the lease is lost. The lease is renewed until fn has returned, even while fn winds
+// down: a fenced write with a context that goes on is possible until then. Do returns fn's error, joined with ErrLost
+// if the lease was lost before fn returned, or with ErrClosed if Close has released it: then fn may have worked
+// unprotected. If it cannot take the lock it returns an error as Acquire does, and fn does not run.
 func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *Lease) error,
 	opts ...AcquireOption) (err error) {
 	r, err := c.newRequest(name, opts)
@@ -180,14 +180,14 @@ func (c *Client) grant(parent context.Context, q *pending, g granted) (*Lease, e
 	}
 	l.extend(g.seen, protocol.Verdict{Remaining: g.left, ExpiresAt: g.expiresAt}, sooner())
 	l.owner.takes(l) // from now on other goroutines may find it
-	if !l.Valid() {
-		c.takeBack(q.RequestID, q.lost, q.TTL)
-		return nil, l.Err()
+	err := l.Err()
+	if err == nil {
+		err = c.adopt(l)
 	}
-	if !c.adopt(l) {
+	if err != nil {
 		l.end(ErrReleased)
 		c.takeBack(q.RequestID, q.lost, q.TTL)
-		return nil, ErrClosed
+		return nil, err
 	}
 	return l, nil
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -38,6 +39,34 @@ func TestDoKeepsTheLeaseUntilItsFunctionHasReturnedAlsoAfterItWasCancelled(t *te
 		}
 		if n := len(s.of("release")); n != 1 {
 			t.Errorf("%d releases, want 1", n)
+		}
+	})
+}
+
+// fn may have to save its work after its context has ended, and that may take longer than a TTL.
+func TestDoKeepsTheLeaseExtensibleAfterItWasCancelled(t *testing.T) {
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
+		newLongServer(s, 3*time.Second)
+		c := startClient(t, s, trust.SystemClock())
+		ctx, cancel := context.WithCancel(t.Context())
+		err := c.Do(ctx, "report", func(ctx context.Context, l *Lease) error {
+			cancel()
+			<-ctx.Done()
+			defer mustExtend(t, l, time.Hour)()
+			if left := time.Until(l.Deadline()); left < 59*time.Minute {
+				t.Errorf("extended by an hour, and trusted for %v", left)
+			}
+			if over := hooks.Of(l).Life(); over.Err() != nil {
+				t.Errorf("the lease is over while fn winds down: %v", context.Cause(over))
+			}
+			_ = l.Release(t.Context())
+			if over := hooks.Of(l).Life(); context.Cause(over) != ErrReleased {
+				t.Errorf("released, and its life ended with %v", context.Cause(over))
+			}
+			return nil
+		}, WithTTL(3*time.Second))
+		if err != nil {
+			t.Error(err)
 		}
 	})
 }

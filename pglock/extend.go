@@ -55,7 +55,7 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) (end func(), err er
 	select {
 	case <-h.done:
 		return func() { l.dropHold(h) }, nil
-	case <-l.ctx.Done():
+	case <-l.life.Done():
 		err = l.Err()
 	case <-l.client.ctx.Done():
 		err = ErrClosed

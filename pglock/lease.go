@@ -40,6 +40,7 @@ type Lease struct {
 	byClose atomic.Bool // Close has ended it
 
 	ctx    context.Context
+	life   context.Context // ends with the lease alone: in Do ctx may end before it
 	cancel context.CancelCauseFunc
 
 	mu        sync.Mutex    // guards what follows; never held across I/O
@@ -66,7 +67,13 @@ func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, t
 	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL,
 		class: classOf(r.TTL), grace: r.Grace,
 		mode: Mode(r.Mode), subtree: r.Subtree, slot: slot, owner: r.owner, sight: r.sight, since: time.Now()}
-	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, l))
+	parent = context.WithValue(parent, ownerKey{}, l)
+	l.life, l.cancel = context.WithCancelCause(context.WithoutCancel(parent))
+	if l.ctx = l.life; parent.Done() != nil {
+		ctx, end := context.WithCancelCause(parent)
+		over := l.cancel
+		l.ctx, l.cancel = ctx, func(cause error) { over(cause); end(cause) }
+	}
 	return l
 }
 

@@ -52,20 +52,24 @@ func (s *leases) since(token Token) time.Time {
 	return time.Time{}
 }
 
-// adopt puts a new lease under the care of the client's loops. False: the client was closed meanwhile.
-func (c *Client) adopt(l *Lease) bool {
+// adopt puts a new lease under the care of the client's loops. It refuses one that has ended, and any once the client
+// is closed.
+func (c *Client) adopt(l *Lease) error {
 	at := c.now()
 	now := at.Mono
 	s := c.leases
 	s.mu.Lock()
-	if s.closed {
+	l.mu.Lock()
+	if err := l.ended; err != nil || s.closed {
+		l.mu.Unlock()
 		s.mu.Unlock()
-		return false
+		return cmp.Or(err, ErrClosed)
 	}
 	l.held(at)
 	s.all[l], s.byToken[l.token] = struct{}{}, l
 	look := min(l.deadline.Mono, now+wallClockLook)
 	beat := min(l.due.Mono, max(l.fresh, s.sign)+signEvery)
+	l.mu.Unlock()
 	beatSooner, deadlineSooner := beat < s.nextBeat, look < s.nextDeadline
 	s.nextBeat, s.nextDeadline = min(s.nextBeat, beat), min(s.nextDeadline, look)
 	if deadlineSooner { // the watch is to run
@@ -78,7 +82,7 @@ func (c *Client) adopt(l *Lease) bool {
 	if deadlineSooner {
 		signal(c.deadlineWake)
 	}
-	return true
+	return nil
 }
 
 func (s *leases) forget(l *Lease) {

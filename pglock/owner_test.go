@@ -79,6 +79,26 @@ func TestALeaseIsNotItsOwnersBeforeItHasADeadline(t *testing.T) {
 	})
 }
 
+// A pause between the grant and the moment from which the client looks after the lease can outlast it, and then another
+// goroutine of the same owner ends it.
+func TestALeaseThatEndsBeforeTheClientLooksAfterItIsLost(t *testing.T) {
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
+		c := startClient(t, s, trust.SystemClock())
+		r := must.Get(c.newRequest("report", nil))(t)
+		q := must.Get(c.newPending(t.Context(), r))(t)
+		l := newLease(c, t.Context(), q.request, q.GrantID, 7, 0)
+		l.extend(c.now(), protocol.Verdict{Remaining: DefaultTTL}, 0)
+		l.owner.takes(l)
+		time.Sleep(2 * DefaultTTL)
+		if l.owner.holds("report") {
+			t.Fatal("it has not ended")
+		}
+		if err := c.adopt(l); !errors.Is(err, ErrLost) || len(c.leases.all) > 0 {
+			t.Errorf("%v, want ErrLost; %d leases are looked after", err, len(c.leases.all))
+		}
+	})
+}
+
 func TestRefusedRequestLeavesItsOwnerAsItWas(t *testing.T) {
 	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())

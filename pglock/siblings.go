@@ -60,6 +60,8 @@ func (c ofClient) Connect(ctx context.Context, direct *pgx.ConnConfig) (*pgx.Con
 
 type ofLease struct{ l *Lease }
 
+func (s ofLease) Life() context.Context { return s.l.life }
+
 func (s ofLease) Export() hooks.Grant {
 	g := s.l.Export()
 	return hooks.Grant{ID: g.ID, DatabaseID: g.DatabaseID, Schema: g.Schema, Grace: s.l.grace}

@@ -154,7 +154,8 @@ func Run(ctx context.Context, lease *pglock.Lease, op Operation) error {
 // withLease is a context that ends with ctx and with the lease.
 func withLease(ctx context.Context, lease *pglock.Lease) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })
+	life := hooks.Of(lease).Life()
+	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	return ctx, func() {
 		stop()
 		cancel(nil)

@@ -88,6 +88,9 @@ func Of(lease interface{ ForSiblings(Key) Lease }) Lease { return lease.ForSibli
 
 // Lease is a *pglock.Lease for its siblings.
 type Lease interface {
+	// Life ends with the lease, and its cause is that of Lease.Context, which in Do may end before.
+	Life() context.Context
+
 	// Export is Lease.Export, with the grace.
 	Export() Grant
 
