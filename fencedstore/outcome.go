@@ -1,6 +1,7 @@
 package fencedstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,10 +21,14 @@ import (
 
 // answered reports whether the server itself is known to have refused the COMMIT, which was then rolled back. A server
 // that ends the connection instead, for an administrator or in a crash, may have committed before that, whatever its
-// last words.
+// last words. So may one whose statement was cancelled: it heeds that after a COMMIT, too, when it logs how long that
+// took.
 func answered(err error) bool {
-	return errors.Is(err, pgx.ErrTxCommitRollback) || protocol.Refused(err)
+	return errors.Is(err, pgx.ErrTxCommitRollback) || protocol.Refused(err) && protocol.State(err) != cancelled
 }
+
+// cancelled is the SQLSTATE of a statement that was cancelled, also by statement_timeout.
+const cancelled = "57014"
 
 // resolve asks what became of a write whose COMMIT was not answered.
 func resolve(ctx context.Context, receipt Receipt, cause error, ask look) (known bool, err error) {
@@ -62,7 +67,7 @@ func outcome(ctx context.Context, receipt Receipt, ask look) (Outcome, error) {
 	}
 	for {
 		committed, err := ask(ctx, receipt)
-		switch {
+		switch err = cmp.Or(err, ctx.Err()); { // the driver may have cancelled the wait for the standby
 		case err == nil && committed:
 			return OutcomeCommitted, nil
 		case err == nil:

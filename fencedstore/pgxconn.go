@@ -94,6 +94,7 @@ func (c *pgxConn) commit(ctx context.Context, o opening) (sent bool, err error) 
 	batch.Queue("COMMIT")
 	results := c.tx.SendBatch(ctx, batch)
 	_, err = results.Exec()
+	sent = !protocol.Refused(err) // else the server has skipped the COMMIT
 	if err = ofSeal(err); err == nil {
 		_, err = results.Exec()
 	}
@@ -104,7 +105,7 @@ func (c *pgxConn) commit(ctx context.Context, o opening) (sent bool, err error) 
 	if err != nil && c.tx.Conn().PgConn().TxStatus() != 'I' {
 		c.rollback(ctx)
 	}
-	return true, err
+	return sent, err
 }
 
 func (c *pgxConn) rollback(ctx context.Context) (ended bool) {

@@ -112,8 +112,12 @@ func writeOnce(ctx context.Context, db database, o opening, fn work) (err error)
 	defer cancel()
 	_ = w.conn.unconfirmed() // of a commit that was the application's own
 	sent, err := w.conn.commit(committing, o)
+	unconfirmed := err == nil && w.conn.unconfirmed()
+	if err == nil && !unconfirmed {
+		err = committing.Err() // the driver may have cancelled the wait for the standby, which no error tells
+	}
 	switch {
-	case err == nil && w.conn.unconfirmed():
+	case unconfirmed:
 		w.doubt = true
 		err = errors.New("committed, but the wait for the synchronous standby was cancelled")
 		return &OutcomeUnknownError{Receipt: receipt, Err: err}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
@@ -357,6 +359,85 @@ func TestI17_AKeyIsSaidToBeDoneWhenTheStandbyHasIt(t *testing.T) {
 		syncStandby(t, look, "")
 		if err := once(t.Context(), second, how); !errors.Is(err, fencedstore.ErrDone) {
 			t.Errorf("%s says %v of a key that was done", how, err)
+		}
+	}
+}
+
+// A driver may ask the server to cancel what it does when ctx ends. In the wait for the standby that commits, and then
+// nothing says that no standby has the work.
+func TestI17_AWaitForTheStandbyThatTheDriverCancelsIsNoConfirmation(t *testing.T) {
+	t.Parallel()
+	server := migrated(t, nil)
+	look := newPeer(t, server.URL())
+	look.exec(t, `SET synchronous_commit = local`)
+	pool := newPool(t, server.URL(), func(c *pgxpool.Config) {
+		c.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+			return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: time.Minute}
+		}
+	})
+	c, store := newClient(t, pool), fencedstore.New(pool)
+	db := stdlib.OpenDB(*pool.Config().ConnConfig)
+	defer db.Close()
+	ways := map[string]func(ctx context.Context, l *pglock.Lease, key string) error{
+		"pgx": func(ctx context.Context, l *pglock.Lease, key string) error {
+			return store.Once(ctx, l, key, func(context.Context, pgx.Tx) error { return nil })
+		},
+		"database/sql": func(ctx context.Context, l *pglock.Lease, key string) error {
+			return fencedstore.NewSQL(db).Once(ctx, l, key, func(context.Context, *sql.Tx) error { return nil })
+		},
+	}
+	for how, once := range ways {
+		first, second := mustTry(t, c, how+"1", pglock.WithTTL(10*time.Minute)), mustTry(t, c, how+"2",
+			pglock.WithTTL(10*time.Minute))
+		syncStandby(t, look, "nobody")
+		for _, step := range []struct {
+			what string
+			l    *pglock.Lease
+		}{{"the write", first}, {"the question whether it was done", second}} {
+			pgtest.Eventually(t, "the server's rest", func() bool { return waiting(t, look, "SyncRep") == 0 })
+			ctx, cancel := context.WithCancel(t.Context())
+			done := must.Go(func() error { return once(ctx, step.l, how) })
+			pgtest.Eventually(t, step.what+" to wait for the standby", func() bool {
+				return waiting(t, look, "SyncRep") > 0 || len(done) > 0
+			})
+			cancel()
+			if err := <-done; errors.Is(err, fencedstore.ErrDone) || !errors.Is(err, pglock.ErrOutcomeUnknown) {
+				t.Errorf("I17: %s: %s says %v of what no standby has", how, step.what, err)
+			}
+		}
+		syncStandby(t, look, "")
+	}
+}
+
+// A server that logs how long a COMMIT took heeds a cancellation after it.
+func TestI17_ACancelledCommitIsAskedAbout(t *testing.T) {
+	t.Parallel()
+	server := migrated(t, map[string]string{"log_min_duration_statement": "0", "commit_delay": "100000",
+		"commit_siblings": "0", "fsync": "on"})
+	look := newPeer(t, server.URL())
+	look.exec(t, `CREATE TABLE done (n int)`)
+	pool := newPool(t, server.URL())
+	l := mustTry(t, newClient(t, pool), "report", pglock.WithTTL(10*time.Minute))
+	for n := range 20 {
+		told := make(chan uint32, 1)
+		written := must.Go(func() error {
+			return fencedstore.New(pool).Write(t.Context(), fencedstore.Fence{Lease: l, SameToken: true},
+				func(ctx context.Context, tx pgx.Tx) error {
+					told <- tx.Conn().PgConn().PID()
+					_, err := tx.Exec(ctx, `INSERT INTO done VALUES ($1)`, n)
+					return err
+				})
+		})
+		pid := <-told
+		pgtest.Eventually(t, "the COMMIT to be flushed", func() bool {
+			return one[int](t, look, `SELECT count(*) FROM pg_stat_activity
+				WHERE pid = $1 AND query ILIKE 'commit' AND state = 'active'`, pid) == 1 || len(written) > 0
+		})
+		look.exec(t, `SELECT pg_cancel_backend($1)`, pid)
+		err := <-written
+		rows := one[int](t, look, `SELECT count(*) FROM done WHERE n = $1`, n)
+		if (err == nil) != (rows == 1) && !errors.Is(err, pglock.ErrOutcomeUnknown) {
+			t.Fatalf("round %d: %d rows, and the write said %v", n, rows, err)
 		}
 	}
 }

@@ -219,6 +219,15 @@ var ofClose = []mutant{
 	{"nobody is told that the holder is the client itself", []edit{
 		{"pglock/acquire.go", "c.leases.since(Token(a.Token))", "c.leases.since(0)"},
 	}, library, "^TestAClientIsToldThatItHolds"},
+	{"a lease that has ended is looked after", []edit{
+		{"pglock/leases.go", "if err := l.ended; err != nil || s.closed {", "if err := l.ended; s.closed {"},
+	}, library, "^TestALeaseThatEndsBefore"},
+	{"work that winds down cannot extend its lease", []edit{
+		{"pglock/extend.go", "case <-l.life.Done():", "case <-l.ctx.Done():"},
+	}, library, "^TestDoKeepsTheLeaseExtensible"},
+	{"work that winds down cannot write", []edit{
+		{"fencedstore/write.go", "life := hooks.Of(f.Lease).Life()\n", "life := f.Lease.Context()\n\t\t_ = hooks.Of\n"},
+	}, store, "^TestWorkThatWindsDown"},
 	{"a new owner is the context's", []edit{
 		{"pglock/options.go", "\t\tr.owner, err = newOwner()\n", ""},
 	}, library, "^TestWorkOfItsOwn"},

@@ -208,9 +208,17 @@ var ofFences = []mutant{
 			"ErrUnconfirmed\n\t\t}\n", "\t\t_ = Unconfirmed(conn)\n"},
 	}, integration, "^TestI17_GrantWaits"},
 	{"I17 a commit without its standby is called done", []edit{
-		{"fencedstore/write.go", "\tcase err == nil && w.conn.unconfirmed():\n",
-			"\tcase err == nil && w.conn.unconfirmed() && false:\n"},
+		{"fencedstore/write.go", "unconfirmed := err == nil && w.conn.unconfirmed()", "unconfirmed := false"},
 	}, integration, "^TestI17_Cancelled"},
+	{"I17 a driver's own end of the wait for the standby is a confirmation", []edit{
+		{"fencedstore/write.go", "err = committing.Err() // the driver", "// the driver"},
+	}, integration, "^TestI17_AWaitForTheStandby"},
+	{"I17 so it is when the outcome is asked for", []edit{
+		{"fencedstore/outcome.go", "switch err = cmp.Or(err, ctx.Err()); {", "switch err = cmp.Or(err); {"},
+	}, integration, "^TestI17_AWaitForTheStandby"},
+	{"I17 a COMMIT that was cancelled was rolled back", []edit{
+		{"fencedstore/outcome.go", "protocol.State(err) != cancelled", "true"},
+	}, integration, "^TestI17_ACancelledCommit"},
 	{"I17 a commit of the application is taken for the write's", []edit{
 		{"fencedstore/write.go", "\t_ = w.conn.unconfirmed() // of a commit that was the application's own\n", ""},
 	}, integration, "^TestI17_Unconfirmed"},

@@ -425,8 +425,8 @@ var ofDeadlines = []mutant{
 		{"pglock/watch.go", "watchLook = time.Second", "watchLook = time.Minute"},
 	}, library, "^TestWatchSeesEach"},
 	{"I4 the callback of a write ends with the first of its leases alone", []edit{
-		{"fencedstore/write.go", "for _, f := range w.fences {\n\t\tstop", "for _, f := range w.fences[:1] " +
-			"{\n\t\tstop"},
+		{"fencedstore/write.go", "for _, f := range w.fences {\n\t\tlife", "for _, f := range w.fences[:1] " +
+			"{\n\t\tlife"},
 	}, store, "^TestCallbackOfAWriteUnder"},
 	{"I7 run: KILL comes so long after TERM, whatever the deadline", []edit{
 		{"cmd/pglock-admin/internal/minder/mind_unix.go", "later.Until(m.deadline) > 0 {", "true {"},
