@@ -16,8 +16,9 @@ import (
 var errOvertaken = errors.New("an old program has the lock")
 
 // During holds the lease and the old row. The transaction locks the row, so that no old program takes it before COMMIT.
+// It notes the night as After does: during the rollout of After the row no longer keeps a second run away.
 func During(
-	ctx context.Context, client *pglock.Client, store *fencedstore.Store, pool *pgxpool.Pool, me string,
+	ctx context.Context, client *pglock.Client, store *fencedstore.Store, pool *pgxpool.Pool, me, night string,
 ) (done bool, err error) {
 	lease, err := client.TryAcquire(ctx, "nightly")
 	if errors.Is(err, pglock.ErrHeld) {
@@ -35,7 +36,7 @@ func During(
 		defer cancel()
 		_ = unlock(ctx, pool, me) // at worst it ends at its lock_until
 	}()
-	return true, store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+	err = store.Once(ctx, lease, "nightly "+night, func(ctx context.Context, tx pgx.Tx) error {
 		var mine bool
 		err := tx.QueryRow(ctx, `SELECT locked_by = $1 AND lock_until > clock_timestamp()
 			FROM shedlock WHERE name = 'nightly' FOR UPDATE`, me).Scan(&mine)
@@ -47,4 +48,8 @@ func During(
 		}
 		return report.Write(ctx, tx)
 	})
+	if errors.Is(err, fencedstore.ErrDone) {
+		return false, nil
+	}
+	return err == nil, err
 }
