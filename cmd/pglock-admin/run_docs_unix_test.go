@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -97,6 +99,32 @@ func TestTheCronLinesOfTheDocsRunOnceEach(t *testing.T) {
 	}
 	if ran == 0 {
 		t.Error("docs/run.md has no line of a crontab")
+	}
+}
+
+// A start may be late, as of a cron that catches up.
+func TestTheKeysOfTheCronLinesAreThoseOfThePlannedTimes(t *testing.T) {
+	t.Parallel()
+	date := must.Get(exec.LookPath("date"))(t)
+	bin := t.TempDir()
+	fake := "#!/bin/sh\ntest \"$2\" = -d || set -- -d \"$NOW\" \"$@\"\nexec " + date + " \"$@\"\n"
+	must.Do(t, os.WriteFile(filepath.Join(bin, "date"), []byte(fake), 0o700))
+	text := strings.ReplaceAll(blocks(t, "crontab")[0], `\%`, "%")
+	keys := regexp.MustCompile(`--once ("\$\(.*\)") `).FindAllStringSubmatch(text, -1)
+	for now, want := range map[string][]string{
+		"12:05:00": {"2026-11-22", "2026-11-22T12:05Z"},
+		"12:09:59": {"2026-11-22", "2026-11-22T12:05Z"},
+		"12:10:00": {"2026-11-22", "2026-11-22T12:10Z"},
+	} {
+		var got []string
+		for _, key := range keys {
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", "printf %s "+key[1])
+			cmd.Env = append(os.Environ(), "NOW=2026-11-22T"+now+"Z", "PATH="+bin+":"+os.Getenv("PATH"))
+			got = append(got, string(must.Get(cmd.Output())(t)))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("at %s the keys are %q, want %q", now, got, want)
+		}
 	}
 }
 
