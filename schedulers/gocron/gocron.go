@@ -40,6 +40,15 @@
 // An Elector lets the jobs of one replica run, and none of the others. It knows nothing of slots. When the leader
 // changes, the new leader may repeat a slot that the old one ran by its faster clock, or leave out a slot that the old
 // one did not run. With Slots.Do it repeats nothing. With an Elector gocron asks no Locker.
+//
+// gocron asks an Elector only at the beginning of a run. A run that has begun goes on when leadership is lost or given
+// up, while the next leader may begin the same job: use Slots.Do for what must not overlap. To hand on in order, end
+// the runs first:
+//
+//	go elector.Run(ctx)            // NewElector(client, "scheduler"); gocron.WithDistributedElector(elector)
+//	…
+//	err = scheduler.Shutdown()     // ends the contexts of the tasks; an error: some still run
+//	cancel()                       // ctx: another replica leads
 package gocron
 
 import (
@@ -89,8 +98,8 @@ func NewElector(client *pglock.Client, name string, opts ...leader.Option) (*Ele
 	return &Elector{candidate: candidate}, nil
 }
 
-// Run campaigns and leads until ctx ends, in the caller's goroutine, and then lets another replica lead. It returns the
-// error of leader.Candidate.Run, and never nil.
+// Run campaigns and leads until ctx ends, in the caller's goroutine, and then lets another replica lead, even if runs
+// of this one's jobs go on: shut the scheduler down first. It returns the error of leader.Candidate.Run, and never nil.
 func (e *Elector) Run(ctx context.Context) error {
 	return e.candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
 		e.lease.Store(lease)
