@@ -38,9 +38,9 @@
 // begins the slot again, and repeats what the job has done until then. Prefer Do.
 //
 // Runs of one job never overlap, in any replica. If a run takes longer than the time between two planned times, the
-// runs of the slots that pass meanwhile wait for the lock, and follow one after the other. If they should be left out,
-// let the scheduler of each replica do so: cron.SkipIfStillRunning around Job or Once, or
-// gocron.WithSingletonMode(gocron.LimitModeReschedule).
+// runs of the slots that pass meanwhile wait for the lock, and follow one after the other; with gocron's NewLocker only
+// one waits, and the later ones are left out. If all should be left out, let the scheduler of each replica do so:
+// cron.SkipIfStillRunning around Job or Once, or gocron.WithSingletonMode(gocron.LimitModeReschedule).
 //
 // Packages gocron and cron have adapters for these schedulers.
 package schedulers

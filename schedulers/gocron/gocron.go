@@ -32,8 +32,9 @@
 //     the slot again. Use Slots.Do: the server then refuses its transaction.
 //
 // Replicas wait in Lock while one runs the job. gocron plans their next run when Lock has returned, so at most one run
-// of a job waits in each. Give each job a name (gocron.WithName): the default is the name of a Go function, which the
-// next build may change.
+// of a job waits in each. The slots that pass while it waits are left out, and nobody reports them.
+//
+// Give each job a name (gocron.WithName): the default is the name of a Go function, which the next build may change.
 //
 // # Elector: one scheduler works, the others stand by
 //
