@@ -55,4 +55,8 @@
 // All tokens of a resource must come from one pglock schema: another database has another sequence. They ascend
 // across failovers, even those that lose commits. After a restore an operator advances the epoch: see
 // docs/failover.md#advance-the-epoch.
+//
+// The leases must be exclusive. Those with pglock.WithShared or WithLimit last side by side, and the latest one's token
+// would refuse the others, which are valid. If Resource names the slot too, as pglock.Lease.Resource does, the Verifier
+// compares the tokens of each slot by themselves.
 package fencedhttp
