@@ -130,7 +130,8 @@ func put(ctx context.Context, web *http.Client, lease *pglock.Lease, url, text s
 }
 
 // protect is for the service: it refuses a request with a lower token than it has seen. It keeps the tokens in a table.
-// A request waits until the service has done those with lower tokens. The limit is for the wait and the work together.
+// A request waits until this process, not another of the service, has done those with lower tokens. The limit is for
+// the wait and the work together.
 func protect(ctx context.Context, pool *pgxpool.Pool, service http.Handler, limit time.Duration) (http.Handler, error) {
 	tokens, err := fencedhttp.NewTableStore(pool, pgx.Identifier{"page_tokens"})
 	if err != nil {
