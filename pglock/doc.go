@@ -65,7 +65,8 @@
 //	  └─────▶ lost       deadline passed, or the server said so        Err is ErrLost, a *LostError with its Reason
 //
 // Both ends are final. At either, Valid turns false and Context is done, with Err as its cause. Valid compares the
-// clocks when it is called, so it is right in the first instruction after a pause; Context follows within a second.
+// clocks when it is called, so it is right in the first instruction after a pause; Context follows within a second. If
+// a hypervisor stopped the clocks too, both learn at the next renewal, at the latest at the deadline by these clocks.
 //
 // A call under a context that has ended fails with an error that matches the context's error and its cause. So a call
 // under the Context of a lost lease matches context.Canceled and ErrLost; LostError.Lock says which lease that is.

@@ -117,7 +117,7 @@ func (l *Lease) String() string {
 // from Acquire or TryAcquire it carries the values of the call's context but not its end; in Do it ends with
 // Do's context too. It carries the lease (LeaseFromContext) and its owner: requests under it have the same
 // owner, which makes ErrSelfDeadlock and ErrDeadlock possible. It ends within a second of the local deadline
-// even after the machine was suspended; Valid is exact.
+// even after the machine was suspended; Valid is exact, by the same clocks.
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Deadline is the local time up to which the lease may be trusted unless it is renewed: the time at which the
@@ -130,8 +130,8 @@ func (l *Lease) Deadline() time.Time {
 }
 
 // Valid reports whether the lease may still be trusted. It compares the local clocks with the deadline, so it
-// is right in the first instruction after a pause. It does not ask the server: a write that must not be stale
-// needs a fence.
+// is right in the first instruction after a pause, unless a hypervisor stopped the clocks too. It does not ask the
+// server: a write that must not be stale needs a fence.
 func (l *Lease) Valid() bool { return l.Err() == nil }
 
 // Err is nil while the lease may be trusted; then it is ErrReleased or a *LostError (ErrLost), for ever.
