@@ -83,8 +83,9 @@ func New(client *pglock.Client, name string, opts ...Option) (*Candidate, error)
 // Run campaigns until this candidate leads, and then calls fn, in the same goroutine. fn's context ends when
 // leadership is lost, when somebody asks the leader to step down (Resign, HandOver), or when ctx ends. When leadership
 // is lost, the context ends by the local deadline of trust (pglock.Lease.Deadline), before the lease can end on the
-// server. The heartbeat renews the lease until fn has returned; Run never releases the lock before that. What Run does
-// when fn returns:
+// server. If an operator breaks the lease or a failover loses it, the context ends at the next renewal, and another may
+// lead before that. The heartbeat renews the lease until fn has returned; Run never releases the lock before that. What
+// Run does when fn returns:
 //
 //   - fn returned before its context ended: Run releases the lock and returns fn's result. So fn returns nil to resign
 //     for good.

@@ -20,8 +20,9 @@
 //
 // A candidate loses leadership when its process is stopped or cut off for longer than the TTL. The context of fn then
 // ends by the local clock, before the lease can end on the server: a twentieth of the TTL earlier, at most a second. Fn
-// must stop within that time, or two leaders may act at the same time. A process that does not run cannot stop fn. So
-// write under a fence: pass fn's lease to package fencedstore, and the database refuses what a deposed leader writes.
+// must stop within that time, or two leaders may act at the same time. A process that does not run cannot stop fn. And
+// after an operator's break, or a failover that lost the grant, fn learns of it only at the next renewal. So write
+// under a fence: pass fn's lease to package fencedstore, and the database refuses what a deposed leader writes.
 //
 // # Stepping down
 //
