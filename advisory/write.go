@@ -1,6 +1,7 @@
 package advisory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -143,7 +144,8 @@ func (w Writer) write(
 	if err == nil && protocol.Unconfirmed(h.session.conn) {
 		err = protocol.ErrUnconfirmed
 	}
-	if protocol.ConnectionLost(err) {
+	// the driver may have cancelled the wait for the standby, which no error tells
+	if err = cmp.Or(err, ctx.Err()); err != nil && !protocol.RolledBack(err) {
 		if r := guarded.Receipt(); r != (fencedstore.Receipt{}) {
 			err = &fencedstore.OutcomeUnknownError{Receipt: r, Err: err}
 		} else {

@@ -94,7 +94,8 @@ func (g *Guarded) Seal(ctx context.Context) error {
 // A TimeLimitError is what the server says was a time limit. If the driver only says that the connection has ended or
 // that a context has, the time limit may have been the reason. But such an error of COMMIT leaves open whether it was
 // committed, and Explain cannot know which statement failed: it returns the error as it is. Of a statement before
-// COMMIT that means that nothing was committed. Of COMMIT, ask Store.Outcome with the Receipt.
+// COMMIT that means that nothing was committed. Of COMMIT, ask Store.Outcome with the Receipt; also after SQLSTATE
+// 57014, even as a TimeLimitError: a server that logs durations may heed a cancellation just after it has committed.
 //
 // The observer of the lease's client hears of a refusal that Explain explains (pglock.EventRefused). So call Explain
 // once for each error.

@@ -13,22 +13,10 @@ import (
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/pause"
-	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
 )
-
-// answered reports whether the server itself is known to have refused the COMMIT, which was then rolled back. A server
-// that ends the connection instead, for an administrator or in a crash, may have committed before that, whatever its
-// last words. So may one whose statement was cancelled: it heeds that after a COMMIT, too, when it logs how long that
-// took.
-func answered(err error) bool {
-	return errors.Is(err, pgx.ErrTxCommitRollback) || protocol.Refused(err) && protocol.State(err) != cancelled
-}
-
-// cancelled is the SQLSTATE of a statement that was cancelled, also by statement_timeout.
-const cancelled = "57014"
 
 // resolve asks what became of a write whose COMMIT was not answered.
 func resolve(ctx context.Context, receipt Receipt, cause error, ask look) (known bool, err error) {

@@ -184,7 +184,7 @@ func (p passage) lockLimit() time.Duration {
 //
 // isDead says that the connection has ended without a word of a limit, and that nothing was committed: a COMMIT whose
 // answer is lost may have been. The server's own words are proof, because it looks at no limit between the commit and
-// the answer to a COMMIT in the simple protocol, as drivers send it.
+// the answer to a COMMIT in the simple protocol, as drivers send it: only at a cancellation by somebody.
 func (p passage) explain(err error, isDead bool) *TimeLimitError {
 	setting, least := limitOf(err), p.Limit
 	if setting == "lock_timeout" {

@@ -125,7 +125,7 @@ func writeOnce(ctx context.Context, db database, o opening, fn work) (err error)
 		return nil
 	case errors.Is(err, errEnded):
 		return err
-	case !sent || answered(err):
+	case !sent || protocol.RolledBack(err):
 		if protocol.State(err) == "25P02" {
 			err = fmt.Errorf("a statement has failed, and the callback did not return its error: %w", err)
 		}

@@ -408,36 +408,3 @@ func TestI17_AWaitForTheStandbyThatTheDriverCancelsIsNoConfirmation(t *testing.T
 		syncStandby(t, look, "")
 	}
 }
-
-// A server that logs how long a COMMIT took heeds a cancellation after it.
-func TestI17_ACancelledCommitIsAskedAbout(t *testing.T) {
-	t.Parallel()
-	server := migrated(t, map[string]string{"log_min_duration_statement": "0", "commit_delay": "100000",
-		"commit_siblings": "0", "fsync": "on"})
-	look := newPeer(t, server.URL())
-	look.exec(t, `CREATE TABLE done (n int)`)
-	pool := newPool(t, server.URL())
-	l := mustTry(t, newClient(t, pool), "report", pglock.WithTTL(10*time.Minute))
-	for n := range 20 {
-		told := make(chan uint32, 1)
-		written := must.Go(func() error {
-			return fencedstore.New(pool).Write(t.Context(), fencedstore.Fence{Lease: l, SameToken: true},
-				func(ctx context.Context, tx pgx.Tx) error {
-					told <- tx.Conn().PgConn().PID()
-					_, err := tx.Exec(ctx, `INSERT INTO done VALUES ($1)`, n)
-					return err
-				})
-		})
-		pid := <-told
-		pgtest.Eventually(t, "the COMMIT to be flushed", func() bool {
-			return one[int](t, look, `SELECT count(*) FROM pg_stat_activity
-				WHERE pid = $1 AND query ILIKE 'commit' AND state = 'active'`, pid) == 1 || len(written) > 0
-		})
-		look.exec(t, `SELECT pg_cancel_backend($1)`, pid)
-		err := <-written
-		rows := one[int](t, look, `SELECT count(*) FROM done WHERE n = $1`, n)
-		if (err == nil) != (rows == 1) && !errors.Is(err, pglock.ErrOutcomeUnknown) {
-			t.Fatalf("round %d: %d rows, and the write said %v", n, rows, err)
-		}
-	}
-}

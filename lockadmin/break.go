@@ -89,26 +89,31 @@ func (a *Admin) BreakSession(ctx context.Context, id, reason string, o BreakOpti
 	id = strings.ToLower(id)
 	var all []Broken
 	for after := ""; ; {
-		var news news
-		names := 0
+		type row struct {
+			Broken
+			granted []int
+			watched bool
+		}
 		rows, err := server.List(ctx, a.db, a.db.Queries.BreakSession, []any{id, reason, o.Actor, brokenAtOnce, after},
-			func(rows pgx.Rows) (Broken, error) {
-				b, granted, watched, err := scanBroken(rows)
-				if b.Name != after {
-					names, after = names+1, b.Name
-				}
-				news.add(b.Name, granted, watched)
-				return b, err
+			func(rows pgx.Rows) (r row, err error) {
+				r.Broken, r.granted, r.watched, err = scanBroken(rows)
+				return r, err
 			})
 		if err != nil {
 			return all, failed(ctx, err, "break session %s", id)
 		}
-		a.tell(ctx, news)
-		for _, b := range rows {
-			if b.Token != 0 || b.Ticket != 0 {
-				all = append(all, b)
+		var news news
+		names := 0
+		for _, r := range rows {
+			if r.Name != after {
+				names, after = names+1, r.Name
+			}
+			news.add(r.Name, r.granted, r.watched)
+			if r.Token != 0 || r.Ticket != 0 {
+				all = append(all, r.Broken)
 			}
 		}
+		a.tell(ctx, news)
 		if names < brokenAtOnce {
 			break
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
@@ -20,6 +21,7 @@ import (
 type cutter struct {
 	net.Conn
 	cut  func() (now, afterwards bool)
+	says []byte      // what somebody between answers in the server's place
 	done atomic.Bool // the COMMIT is sent, and its answer gets lost
 }
 
@@ -40,6 +42,9 @@ func (c *cutter) Write(b []byte) (int, error) {
 func (c *cutter) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if c.done.Load() { // the answer comes when it is done
+		if c.says != nil {
+			return copy(b, c.says), c.Conn.Close()
+		}
 		return 0, errors.Join(errCut, c.Conn.Close())
 	}
 	return n, err
@@ -76,6 +81,21 @@ func TestALostAnswerToACommitIsFoundOut(t *testing.T) {
 		wantVersion(t, db.URL(), 4-nth, false)
 		mustDown(t, db.URL(), files)
 	}
+}
+
+// A pooler that has lost its server answers for it, and knows nothing of what the server has done.
+func TestAnAnswerOfAPoolerToACommitIsNotTheServers(t *testing.T) {
+	db := pgtest.EmptyParallel(t)
+	files := ladder(t, 3, nil)
+	config := must.Get(pgx.ParseConfig(db.URL()))(t)
+	says := must.Get((&pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "08P01",
+		Message: "server conn crashed?"}).Encode(nil))(t)
+	var commits atomic.Int32
+	config.AfterNetConnect = func(_ context.Context, _ *pgconn.Config, conn net.Conn) (net.Conn, error) {
+		return &cutter{Conn: conn, says: says, cut: func() (bool, bool) { return commits.Add(1) == 2, true }}, nil
+	}
+	mustUp(t, config, files)
+	wantVersion(t, db.URL(), 3, false)
 }
 
 func TestAnAnswerThatCannotBeFoundOutIsCalledUnknown(t *testing.T) {

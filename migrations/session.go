@@ -253,7 +253,9 @@ func (s session) alone(ctx context.Context, f func(pgx.Tx, found) (to int, err e
 	if err == nil || to == there.version {
 		return err
 	}
-	_, refused := errors.AsType[*pgconn.PgError](err)
+	// A server that ends the connection may have committed before, and so may one that was to cancel the statement.
+	pgErr, is := errors.AsType[*pgconn.PgError](err)
+	refused := is && pgErr.SeverityUnlocalized == "ERROR" && pgErr.Code != "57014"
 	return &StepError{Schema: s.schema, From: there.version, To: to, Err: err,
 		Unknown: sent && !refused && !errors.Is(err, pgx.ErrTxCommitRollback)}
 }

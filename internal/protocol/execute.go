@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -182,25 +183,29 @@ func send(ctx context.Context, conn *pgx.Conn, explicit, named bool, steps []Ste
 	return err
 }
 
-// receive reads the rows of one step, and the end of its transaction.
+// receive reads the rows of one step, and the end of its transaction. A server that logs how long a COMMIT took may
+// heed a cancellation after it: that undoes nothing.
 func (s Step) receive(conn *pgx.Conn, p *pgconn.Pipeline, explicit bool) (failed error) {
-	own := len(s.before(explicit))
+	own, committed := len(s.before(explicit)), false
 	for at := 0; ; at++ {
 		results, err := p.GetResults()
-		if err != nil {
+		if committed && Refused(err) {
+			continue
+		} else if err != nil {
 			return err
 		}
 		reader, ok := results.(*pgconn.ResultReader)
-		if !ok { // the sync: committed
+		switch {
+		case !ok: // the sync: committed
 			return failed
+		case at == own && s.Scan != nil:
+			err = readAll(pgx.RowsFromResultReader(conn.TypeMap(), reader), s.Scan)
+		default: // without rows
+			var tag pgconn.CommandTag
+			tag, err = reader.Close()
+			committed = at > own && tag.String() == "COMMIT"
 		}
-		scan := s.Scan
-		if at != own || scan == nil { // what surrounds it has no rows
-			scan = func(pgx.Rows) error { return nil }
-		}
-		if err := readAll(pgx.RowsFromResultReader(conn.TypeMap(), reader), scan); err != nil && failed == nil {
-			failed = err
-		}
+		failed = cmp.Or(failed, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -95,7 +96,8 @@ func Message(err error) string {
 }
 
 // Transient reports whether the server undid the statement for a reason that a repetition may not meet: a
-// serialization failure, a deadlock, lock_timeout, or a cancelled statement. Nothing was changed.
+// serialization failure, a deadlock, lock_timeout, or a cancelled statement. Nothing was changed, unless the statement
+// was a COMMIT (RolledBack).
 func Transient(err error) bool {
 	switch State(err) {
 	case "40001", "40P01", "55P03", "57014":
@@ -133,6 +135,13 @@ func ConnectionLost(err error) bool {
 // whose driver tells no severity, or has it in another language, is a refusal only if it is one of the protocol's own.
 func Refused(err error) bool {
 	return !ConnectionLost(err) && (severity(err) == "ERROR" || strings.HasPrefix(State(err), "LK"))
+}
+
+// RolledBack reports whether the server itself is known to have refused a COMMIT, which was then rolled back. A server
+// that ends the connection instead, for an administrator or in a crash, may have committed before that, whatever its
+// last words. So may one that was to cancel the statement: if it logs how long a COMMIT took, it heeds that after it.
+func RolledBack(err error) bool {
+	return errors.Is(err, pgx.ErrTxCommitRollback) || Refused(err) && State(err) != "57014"
 }
 
 // ReadOnly reports whether a standby has refused, or a session that may only read. Nothing was changed.

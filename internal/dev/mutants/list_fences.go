@@ -217,8 +217,17 @@ var ofFences = []mutant{
 		{"fencedstore/outcome.go", "switch err = cmp.Or(err, ctx.Err()); {", "switch err = cmp.Or(err); {"},
 	}, integration, "^TestI17_AWaitForTheStandby"},
 	{"I17 a COMMIT that was cancelled was rolled back", []edit{
-		{"fencedstore/outcome.go", "protocol.State(err) != cancelled", "true"},
+		{"internal/protocol/failures.go", `Refused(err) && State(err) != "57014"`, "Refused(err)"},
 	}, integration, "^TestI17_ACancelledCommit"},
+	{"I17 so it is of a write under an advisory lock", []edit{
+		{"advisory/write.go", "err != nil && !protocol.RolledBack(err) {", "protocol.ConnectionLost(err) {"},
+	}, integration, "^TestI17_ACancelledCommit"},
+	{"I11 a call whose COMMIT was cancelled is repeated", []edit{
+		{"internal/protocol/execute.go", "if committed && Refused(err) {", "if false {"},
+	}, integration, "^TestI11_ACallWhoseCommit"},
+	{"a pooler's answer to the COMMIT of a migration is the server's", []edit{
+		{"migrations/session.go", `SeverityUnlocalized == "ERROR" && pgErr.Code`, "Code"},
+	}, migrating, "^TestAnAnswerOfAPooler"},
 	{"I17 a commit of the application is taken for the write's", []edit{
 		{"fencedstore/write.go", "\t_ = w.conn.unconfirmed() // of a commit that was the application's own\n", ""},
 	}, integration, "^TestI17_Unconfirmed"},
