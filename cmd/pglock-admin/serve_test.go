@@ -37,11 +37,20 @@ type served struct {
 	ended  chan struct{}
 	code   int
 	said   string
-	stderr strings.Builder
+	stderr *strings.Builder
 }
 
 // serveOn runs the command until the test ends, and waits until it listens on a free port.
 func serveOn(t *testing.T, db *pgtest.DB, environment map[string]string, args ...string) *served {
+	t.Helper()
+	said := new(strings.Builder)
+	s := serveTo(t, db.URL(), environment, said, args...)
+	s.stderr = said
+	return s
+}
+
+// serveTo is serveOn whose messages go elsewhere.
+func serveTo(t *testing.T, url string, environment map[string]string, stderr io.Writer, args ...string) *served {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	out, in := io.Pipe()
@@ -56,10 +65,10 @@ func serveOn(t *testing.T, db *pgtest.DB, environment map[string]string, args ..
 		defer close(s.ended)
 		s.code = obey(ctx, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...), func(name string) string {
 			if name == "DATABASE_URL" {
-				return db.URL()
+				return url
 			}
 			return environment[name]
-		}, in, &s.stderr)
+		}, in, stderr)
 		in.Close()
 	}()
 	t.Cleanup(func() {
@@ -76,7 +85,7 @@ func serveOn(t *testing.T, db *pgtest.DB, environment map[string]string, args ..
 		}
 		if err != nil {
 			<-s.ended
-			t.Fatalf("exit code %d: %s%s", s.code, s.said, s.stderr.String())
+			t.Fatalf("exit code %d: %s%v", s.code, s.said, stderr)
 		}
 	}
 	go io.Copy(io.Discard, lines) // until the command ends
@@ -151,6 +160,40 @@ func TestServeShowsThePageUntilItIsInterrupted(t *testing.T) {
 	<-s.ended
 	if s.code != cli.ExitOK || s.stderr.String() != "" {
 		t.Errorf("exit code %d: %s", s.code, s.stderr.String())
+	}
+}
+
+// Nobody takes what it writes to standard error, as after Ctrl-S.
+func TestServeGoesOnWhereNobodyReadsItsMessages(t *testing.T) {
+	db := pgtest.Parallel(t)
+	unread, stderr := io.Pipe()
+	s := serveTo(t, db.URL(), nil, stderr)
+	defer unread.Close()
+	s.client.Timeout = patience
+	got := must.Get(s.client.Get(s.url + "api/stream"))(t)
+	defer got.Body.Close()
+	events := bufio.NewReader(got.Body)
+	wait := func(event string) {
+		t.Helper()
+		for line := ""; line != "event: "+event+"\n"; {
+			line = must.Get(events.ReadString('\n'))(t)
+		}
+	}
+	wait("locks")
+	execute(t, db, "ALTER SCHEMA pglock RENAME TO elsewhere")
+	wait("problem")
+	s.want(503, "healthz")
+	if text := s.want(200, "metrics"); !strings.Contains(text, "pglock_up 0\n") {
+		t.Errorf("metrics: %s", text)
+	}
+	s.stop()
+	select {
+	case <-s.ended:
+	case <-time.After(6 * time.Second):
+		t.Fatal("it does not end")
+	}
+	if s.code != cli.ExitOK {
+		t.Errorf("exit code %d", s.code)
 	}
 }
 

@@ -89,11 +89,11 @@ func runUnderLock(o *cli.Options, cmd *cobra.Command, e *errand) (err error) {
 		}
 		return err
 	}
-	notes := newNotes(cmd.ErrOrStderr())
-	defer notes.end()
+	notes := cli.NewNotes(cmd.ErrOrStderr())
+	defer notes.End()
 	r := &runner{
 		options: o, errand: e, path: path, lease: lease, pool: pool, store: fencedstore.New(pool), signals: signals,
-		note: notes.write,
+		note: notes.Write,
 	}
 	defer func() { err = r.release(ctx, client, err) }()
 	return r.run(ctx)

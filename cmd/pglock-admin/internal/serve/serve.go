@@ -5,8 +5,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -121,7 +121,9 @@ func serve(o *cli.Options, cmd *cobra.Command, s *serving) error {
 			Hint: "--listen 127.0.0.1:0 takes a free port"}
 	}
 	defer listener.Close()
-	complaints := &complaints{w: cmd.ErrOrStderr()}
+	notes := cli.NewNotes(cmd.ErrOrStderr())
+	defer notes.End()
+	complaints := &complaints{notes: notes}
 	page.OnError = complaints.add
 	board, err := dashboard.New(admin, page)
 	if err != nil {
@@ -132,7 +134,7 @@ func serve(o *cli.Options, cmd *cobra.Command, s *serving) error {
 	if err != nil {
 		return err
 	}
-	server := newServer(s.guarded(site), certificates, complaints)
+	server := newServer(s.guarded(site), certificates, notes)
 	view := serveView{URL: s.url(listener.Addr()), CanBreak: s.enableBreak, Auth: s.people.any()}
 	if err := o.Show(cmd, view, func(w *cli.Page) { drawServing(w, view) }); err != nil {
 		return err
@@ -176,7 +178,7 @@ func siteOf(board *dashboard.Dashboard, admin *lockadmin.Admin, named int, onErr
 	return mux, nil
 }
 
-func newServer(handler http.Handler, certificates *tls.Config, complaints *complaints) *http.Server {
+func newServer(handler http.Handler, certificates *tls.Config, notes *cli.Notes) *http.Server {
 	return &http.Server{
 		Handler:           handler,
 		TLSConfig:         certificates,
@@ -184,7 +186,7 @@ func newServer(handler http.Handler, certificates *tls.Config, complaints *compl
 		ReadTimeout:       serveBodyIn, // with its body; the answer may take longer
 		IdleTimeout:       serveIdle,
 		MaxHeaderBytes:    serveHeaders,
-		ErrorLog:          log.New(complaints, "", 0),
+		ErrorLog:          log.New(&complaints{notes: notes}, "", 0), // strangers may cause many
 	}
 }
 
@@ -215,11 +217,11 @@ func runServer(ctx context.Context, server *http.Server, listener net.Listener, 
 	return nil
 }
 
-// complaints prints failures to standard error, each once a minute.
+// complaints notes failures: each once a minute, and no more than complaintsKept in a minute.
 type complaints struct {
-	w  io.Writer
-	mu sync.Mutex
-	at map[string]time.Time
+	notes *cli.Notes
+	mu    sync.Mutex
+	at    map[string]time.Time
 }
 
 const (
@@ -238,13 +240,14 @@ func (c *complaints) Write(line []byte) (int, error) {
 func (c *complaints) print(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.at == nil || len(c.at) >= complaintsKept {
-		c.at = make(map[string]time.Time)
-	}
 	now := time.Now()
-	if now.Sub(c.at[text]) < complainEvery {
+	maps.DeleteFunc(c.at, func(_ string, at time.Time) bool { return now.Sub(at) >= complainEvery })
+	if _, said := c.at[text]; said || len(c.at) >= complaintsKept {
 		return
 	}
+	if c.at == nil {
+		c.at = make(map[string]time.Time)
+	}
 	c.at[text] = now
-	fmt.Fprintf(c.w, "pglock-admin: %s\n", shown.Lines(text))
+	c.notes.Write("%s", text)
 }

@@ -9,8 +9,10 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
@@ -18,7 +20,7 @@ import (
 // the body before it answers, also where nothing reads it.
 func TestServeCutsOffSlowClients(t *testing.T) {
 	t.Parallel()
-	server := newServer(http.NotFoundHandler(), nil, &complaints{w: io.Discard})
+	server := newServer(http.NotFoundHandler(), nil, notesOn(t, io.Discard))
 	if server.ReadHeaderTimeout != serveHeadersIn || server.ReadTimeout != serveBodyIn || server.IdleTimeout == 0 ||
 		server.MaxHeaderBytes != serveHeaders {
 		t.Errorf("%+v", server)
@@ -41,17 +43,33 @@ func TestServeCutsOffSlowClients(t *testing.T) {
 	}
 }
 
+func notesOn(t *testing.T, w io.Writer) *cli.Notes {
+	notes := cli.NewNotes(w)
+	t.Cleanup(notes.End)
+	return notes
+}
+
 func TestComplaintsAreEscapedAndNotRepeated(t *testing.T) {
 	t.Parallel()
-	var out strings.Builder
-	c := &complaints{w: &out}
-	for range 3 {
-		fmt.Fprintf(c, "one \x1b[2J\n")
-	}
-	for n := range 3 * complaintsKept {
-		fmt.Fprintf(c, "number %d\n", n)
-	}
-	if strings.Count(out.String(), "one") != 1 || strings.Contains(out.String(), "\x1b") || len(c.at) > complaintsKept {
-		t.Errorf("%d kept: %q", len(c.at), out.String())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		c := &complaints{notes: notesOn(t, &out)}
+		for range 3 {
+			fmt.Fprintf(c, "one \x1b[2J\n")
+		}
+		for minute := range 2 {
+			for n := range 3 * complaintsKept { // as the failures of strangers' handshakes, which name their ports
+				fmt.Fprintf(c, "number %d\n", n)
+				synctest.Wait() // until it is written
+			}
+			if lines := strings.Count(out.String(), "\n"); lines != (minute+1)*complaintsKept {
+				t.Errorf("%d lines in %d minutes, want %d in each", lines, minute+1, complaintsKept)
+			}
+			time.Sleep(complainEvery)
+		}
+		if strings.Count(out.String(), "one") != 1 || strings.Contains(out.String(), "\x1b") ||
+			len(c.at) > complaintsKept {
+			t.Errorf("%d kept: %q", len(c.at), out.String())
+		}
+	})
 }
