@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -176,6 +177,53 @@ func TestAServerThatFallsSilentMakesTheScreenOld(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("it took %v to end", took)
 	}
+}
+
+// silentSoon is how long a command may take to end while the server is silent. The driver waits for 15 s until such a
+// server has ended a statement that was given up.
+const silentSoon = 8 * time.Second
+
+func TestACommandEndsInTimeThoughTheServerFallsSilent(t *testing.T) {
+	t.Parallel()
+	for limit, code := range map[string]int{"3s": cli.ExitUnreachable, "1m": cli.ExitInterrupted} {
+		t.Run(limit, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			g, through := newGate(t, db.URL())
+			must.Get(db.Conn(t).Exec(t.Context(), "BEGIN; LOCK TABLE pglock.locks"))(t)
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			ended := make(chan int, 1)
+			go func() {
+				ended <- obey(ctx, []string{"list", "--timeout", limit}, environment(through), io.Discard, io.Discard)
+			}()
+			blocked(t, db)
+			g.stall()
+			if code == cli.ExitInterrupted {
+				interrupt()
+			}
+			select {
+			case got := <-ended:
+				if got != code {
+					t.Errorf("exit code %d, want %d", got, code)
+				}
+			case <-time.After(silentSoon):
+				t.Error("it does not end")
+			}
+		})
+	}
+}
+
+func TestServeEndsInTimeThoughTheServerFallsSilent(t *testing.T) {
+	db := pgtest.Parallel(t)
+	g, through := newGate(t, db.URL())
+	s := serveTo(t, through, nil, io.Discard)
+	must.Get(db.Conn(t).Exec(t.Context(), "BEGIN; LOCK TABLE pglock.locks"))(t)
+	got := must.Get(s.client.Get(s.url + "api/stream"))(t)
+	defer got.Body.Close()
+	blocked(t, db)
+	g.stall()
+	s.endsWithin(silentSoon)
 }
 
 func TestAScreenLeavesTheTerminalAsItWas(t *testing.T) {

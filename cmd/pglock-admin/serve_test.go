@@ -118,6 +118,20 @@ func (s *served) want(status int, path string, headers ...string) string {
 	return text
 }
 
+// endsWithin interrupts the command.
+func (s *served) endsWithin(limit time.Duration) {
+	s.t.Helper()
+	s.stop()
+	select {
+	case <-s.ended:
+	case <-time.After(limit):
+		s.t.Fatalf("it does not end within %v", limit)
+	}
+	if s.code != cli.ExitOK {
+		s.t.Errorf("exit code %d", s.code)
+	}
+}
+
 func TestServeNamesAsManyLocksInItsMetricsAsAsked(t *testing.T) {
 	db := pgtest.Parallel(t)
 	hold(t, db, "app-1", "nightly")
@@ -186,15 +200,7 @@ func TestServeGoesOnWhereNobodyReadsItsMessages(t *testing.T) {
 	if text := s.want(200, "metrics"); !strings.Contains(text, "pglock_up 0\n") {
 		t.Errorf("metrics: %s", text)
 	}
-	s.stop()
-	select {
-	case <-s.ended:
-	case <-time.After(6 * time.Second):
-		t.Fatal("it does not end")
-	}
-	if s.code != cli.ExitOK {
-		t.Errorf("exit code %d", s.code)
-	}
+	s.endsWithin(6 * time.Second)
 }
 
 // Another site's name for this address must not let its script read the page.

@@ -137,7 +137,7 @@ func (o *Options) WithPool(ctx context.Context, f func(context.Context, *pgxpool
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer CloseSoon(pool)
 	o.Pool = pool
 	return Because(ctx, o.WithRights(ctx, pool, f(ctx, pool)))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/guest"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -155,7 +156,7 @@ func (p *performance) tidy(ctx context.Context) error {
 		errs = append(errs, player.end())
 	}
 	if p.pool != nil {
-		p.pool.Close()
+		cli.CloseSoon(p.pool)
 	}
 	if p.server == nil {
 		return errors.Join(errs...)

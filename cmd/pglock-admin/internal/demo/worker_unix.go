@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -65,7 +66,7 @@ func (w *worker) work(ctx context.Context, commands <-chan command) (err error) 
 	if w.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return err
 	}
-	defer w.pool.Close()
+	defer cli.CloseSoon(w.pool)
 	w.client, err = pglock.New(ctx, w.pool, pglock.WithSchema(w.Schema), pglock.WithDefaultHolder(w.Holder),
 		pglock.WithDefaultTTL(w.TTL))
 	if err != nil {

@@ -109,7 +109,7 @@ func serve(o *cli.Options, cmd *cobra.Command, s *serving) error {
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer cli.CloseSoon(pool)
 	admin, err := firstLook(ctx, o, pool, s.enableBreak)
 	if err != nil {
 		return err
