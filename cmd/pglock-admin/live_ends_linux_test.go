@@ -169,6 +169,7 @@ func TestAServerThatFallsSilentMakesTheScreenOld(t *testing.T) {
 	}
 	s.shows("NO ANSWER, trying again", "no answer within 9s (--timeout)")
 	g.flow()
+	s.types("a") // it would pause for four times as long as it has waited
 	s.shows("every ")
 	g.stall()
 	s.types("q") // does not wait for the server

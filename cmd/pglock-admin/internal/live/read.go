@@ -90,7 +90,8 @@ func (r *liveReader) run(ctx context.Context, send func(liveShot)) {
 }
 
 // liveShare says how long a refresh pauses: so many times as long as it took. A list that is hard to read, of a million
-// locks, takes a fifth of one of the server's processors at most.
+// locks, takes a fifth of one of the server's processors at most. A look that has failed is repeated within
+// liveMostInterval: most of its time it may have waited for a server that is away.
 const liveShare = 4
 
 func pauseAfter(took, interval time.Duration) time.Duration {
@@ -112,11 +113,13 @@ func (r *liveReader) read(ctx context.Context) liveShot {
 	}
 	shot.err = cli.Because(bounded, r.o.WithRights(bounded, r.pool, shot.err))
 	shot.at = time.Now()
-	shot.next = shot.at.Add(pauseAfter(shot.at.Sub(began), r.interval))
+	rest := pauseAfter(shot.at.Sub(began), r.interval)
 	if shot.err != nil {
 		p := r.o.Diagnose(ctx, shot.err)
-		shot.trouble, shot.next = &p, shot.at.Add(r.interval)
+		shot.trouble = &p
+		rest = min(pauseAfter(time.Since(began), r.interval), liveMostInterval)
 	}
+	shot.next = time.Now().Add(rest)
 	return shot
 }
 
