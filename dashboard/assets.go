@@ -80,7 +80,7 @@ func (d *Dashboard) serveFile(w http.ResponseWriter, r *http.Request, _ Identity
 	h.Set("Cache-Control", "private, no-cache")
 	h.Set("Content-Type", f.kind)
 	h.Set("ETag", f.etag)
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin)) // as writeBody does
+	hurry(w)
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.body))
 	return nil
 }
@@ -94,8 +94,7 @@ func writeBody(w http.ResponseWriter, status int, kind string, parts ...[]byte) 
 	h := w.Header()
 	h.Set("Content-Type", kind)
 	h.Set("Content-Length", strconv.Itoa(size))
-	// the host's server may not know how
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin))
+	hurry(w)
 	w.WriteHeader(status)
 	for _, part := range parts {
 		_, _ = w.Write(part) // a client that is gone does not read it; to HEAD the server sends nothing

@@ -153,7 +153,8 @@ func (d *Dashboard) authenticate(w http.ResponseWriter, r *http.Request) (Identi
 }
 
 // Protect puts another handler, such as one for metrics, behind the authentication of the page, and gives its answers
-// the headers of the page, by which browsers trust nothing else.
+// the headers of the page, by which browsers trust nothing else. Each has to be made and read within half a minute,
+// unless the handler sets another deadline by http.ResponseController.
 func (d *Dashboard) Protect(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		distrust(w.Header())
@@ -161,6 +162,7 @@ func (d *Dashboard) Protect(next http.Handler) http.Handler {
 			d.explain(err).write(w)
 			return
 		}
+		hurry(w)
 		next.ServeHTTP(w, r)
 	})
 }

@@ -2,11 +2,14 @@ package dashboard_test
 
 import (
 	"errors"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
 // Who may do what, with each kind of authentication.
@@ -128,5 +131,38 @@ func TestProtectAsksForTheSame(t *testing.T) {
 		if r.header.Get("Content-Security-Policy") != dashboard.Policy || r.header.Get("Cache-Control") != "no-store" {
 			t.Errorf("status %d: headers %v", r.status, r.header)
 		}
+	}
+}
+
+// hasty has no patience with readers, so that a test need not have it.
+type hasty struct{ http.ResponseWriter }
+
+func (h hasty) SetWriteDeadline(time.Time) error {
+	return http.NewResponseController(h.ResponseWriter).SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+}
+
+// A handler such as that of metrics serves a limited number of requests at once.
+func TestProtectEndsAnswersThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	ended := make(chan struct{})
+	protected := s.page.Protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		defer close(ended)
+		for piece := make([]byte, 64<<10); ; {
+			if _, err := w.Write(piece); err != nil {
+				return
+			}
+		}
+	}))
+	s.http.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		protected.ServeHTTP(hasty{w}, r)
+	})
+	conn := must.Get(net.Dial("tcp", s.http.Listener.Addr().String()))(t)
+	defer conn.Close()
+	must.Get(conn.Write([]byte("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")))(t)
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("the answer does not end")
 	}
 }
