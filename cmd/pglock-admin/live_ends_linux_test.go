@@ -23,9 +23,9 @@ import (
 
 // gate stands between a program and its server, and can cut the connections.
 type gate struct {
-	to     string
 	listen net.Listener
 	mu     sync.Mutex
+	to     string
 	shut   bool
 	still  chan struct{} // while it is open, nothing passes
 	open   map[net.Conn]bool
@@ -59,7 +59,10 @@ func newGate(t *testing.T, connString string) (*gate, string) {
 
 func (g *gate) pass(conn net.Conn) {
 	defer conn.Close()
-	server, err := net.Dial("tcp", g.to)
+	g.mu.Lock()
+	to := g.to
+	g.mu.Unlock()
+	server, err := net.Dial("tcp", to)
 	if err != nil {
 		return
 	}
@@ -96,6 +99,13 @@ func (g *gate) copy(to, from net.Conn) {
 			return
 		}
 	}
+}
+
+// lead brings new connections to another server.
+func (g *gate) lead(to string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.to = to
 }
 
 // stall lets nothing pass, as a network that drops every packet.

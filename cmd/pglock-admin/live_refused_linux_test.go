@@ -5,9 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/must"
+	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
 )
 
 // A screen needs a terminal. Where there is none, the message names the command that does without.
@@ -55,4 +59,40 @@ func TestAScreenThatCannotBeginSaysWhy(t *testing.T) {
 		}
 		s.asItWas()
 	}
+}
+
+// After a failover an address may lead to a standby, which shows the past.
+func TestAScreenThatComesToAStandbySaysSoAndFindsThePrimary(t *testing.T) {
+	t.Parallel()
+	primary, standby := pgtest.Dedicated(t, nil), pgtest.Dedicated(t, nil)
+	at := must.Get(url.Parse(primary.URL()))(t)
+	password, _ := at.User.Password()
+	for holder, server := range map[string]*pgserver.Server{"worker-1": primary, "worker-2": standby} {
+		must.Do(t, migrations.Up(t.Context(), server.URL()))
+		conn := must.Get(pgx.Connect(t.Context(), server.URL()))(t)
+		all := []string{"SELECT pglock.acquire_lease('jobs/a', gen_random_uuid(), gen_random_uuid(), '" + holder +
+			"', '1 h')"}
+		if server == standby {
+			all = append(all, "ALTER ROLE postgres PASSWORD '"+password+"'",
+				"COPY (SELECT WHERE false) TO '"+server.DataDir()+"/standby.signal'")
+		}
+		for _, sql := range all {
+			must.Get(conn.Exec(t.Context(), sql))(t)
+		}
+		must.Do(t, conn.Close(t.Context()))
+	}
+	must.Do(t, standby.Restart(t.Context()))
+	g, through := newGate(t, primary.URL())
+	s := onScreen(t, through, 120, 40, "watch", "jobs/a")
+	s.shows("● worker-1", "every ")
+	g.lead(must.Get(url.Parse(standby.URL()))(t).Host)
+	g.cut(true)
+	g.cut(false)
+	s.shows("OLD: of ", "the server is a standby: this command needs the primary", "● worker-1")
+	g.lead(at.Host) // only new connections find it
+	s.until("fresh data", func(text string) bool {
+		return strings.Contains(text, "every ") && !strings.Contains(text, "OLD: ")
+	})
+	s.types("q")
+	s.ends(cli.ExitOK)
 }

@@ -120,11 +120,16 @@ func (o *Options) OnPrimary(ctx context.Context, pool *pgxpool.Pool) (*lockadmin
 	if err != nil {
 		return nil, err
 	}
+	return admin, IsPrimary(ctx, admin)
+}
+
+// IsPrimary refuses a standby.
+func IsPrimary(ctx context.Context, admin *lockadmin.Admin) error {
 	standby, err := admin.Standby(ctx)
 	if standby != nil {
 		err = fmt.Errorf("%w: %w", errStandby, pglock.ErrReadOnly)
 	}
-	return admin, err
+	return err
 }
 
 var errStandby = errors.New("the server is a standby: this command needs the primary")

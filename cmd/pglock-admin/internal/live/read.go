@@ -12,6 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // How much of the database a screen reads at once.
@@ -110,6 +111,12 @@ func (r *liveReader) read(ctx context.Context) liveShot {
 	}
 	if shot.gone = shot.wish.name != "" && errors.Is(shot.err, lockadmin.ErrNotFound); shot.gone {
 		shot.err = nil
+	}
+	if shot.err == nil { // a failover may have put a standby behind the address, or a pooler behind the connection
+		shot.err = cli.IsPrimary(bounded, r.admin)
+	}
+	if errors.Is(shot.err, pglock.ErrReadOnly) {
+		r.pool.Reset() // a new connection may find the primary
 	}
 	shot.err = cli.Because(bounded, r.o.WithRights(bounded, r.pool, shot.err))
 	shot.at = time.Now()

@@ -10,8 +10,8 @@ import (
 )
 
 const liveHelp = `The screen looks again every --interval, with one statement at a time. If a look takes long, the screen pauses four
-times as long before the next one. If the server does not answer, the screen says so, calls what it shows old, and
-tries again within a minute.
+times as long before the next one. If the server does not answer, or a standby does, the screen says so, calls what it
+shows old, and tries again within a minute.
 
 It needs a terminal, and leaves it as it was: with exit code 0 after q, with 130 after Ctrl-C or a signal. Ctrl-Z
 suspends it.`
