@@ -85,7 +85,8 @@ func (w Writer) Write(ctx context.Context, fn func(context.Context, pgx.Tx) erro
 		_ = h.session.conn.Close(closing) // the goroutine of h notices
 		cancel()
 	}
-	if ended := h.Err(); err != nil && ended != nil && !errors.Is(err, pglock.ErrLost) {
+	if ended := h.Err(); err != nil && ended != nil &&
+		!failure.IsOneOf(err, pglock.ErrLost, pglock.ErrOutcomeUnknown) {
 		err = errors.Join(err, ended)
 	}
 	return failure.OfContext(ctx, err)

@@ -238,12 +238,16 @@ func TestAReleaseThatIsInAWritesWayIsNoLoss(t *testing.T) {
 	s.eventually("the advisory lock to be free", `SELECT NOT EXISTS (SELECT FROM advisory_locks)`)
 }
 
-// deafToCommit ends the connection when COMMIT has been sent.
-type deafToCommit struct{ net.Conn }
+// deafToCommit ends the lease, and then the connection, when COMMIT has been sent.
+type deafToCommit struct {
+	net.Conn
+	lease *atomic.Pointer[pglock.Lease]
+}
 
 func (c deafToCommit) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if bytes.Contains(p, []byte("commit")) {
+		_ = c.lease.Load().Release(context.Background())
 		_ = c.Close()
 	}
 	return n, err
@@ -253,12 +257,17 @@ func TestI17_AWriteWhoseCommitIsNotAnsweredCanBeAskedAbout(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.exec("CREATE TABLE written (n int)")
-	deaf := s.config(func(c net.Conn) net.Conn { return deafToCommit{c} })
+	var lease atomic.Pointer[pglock.Lease]
+	deaf := s.config(func(c net.Conn) net.Conn { return deafToCommit{c, &lease} })
 	h := s.hold(s.bridgeBy(deaf), "x", advisory.Bigint(1))
+	lease.Store(h.Lease())
 	err := h.Under(fencedstore.Fence{}, fencedstore.WithReceipt()).Write(t.Context(), insert)
 	var unknown *fencedstore.OutcomeUnknownError
 	if !errors.Is(err, pglock.ErrOutcomeUnknown) || !errors.As(err, &unknown) {
 		t.Fatalf("%v, want an OutcomeUnknownError", err)
+	}
+	if errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrReleased) {
+		t.Errorf("%v: that the locks have ended would say that nothing was written", err)
 	}
 	outcome, err := fencedstore.New(s.pool).Outcome(t.Context(), unknown.Receipt)
 	if err != nil || s.ask("SELECT count(*) = 1 FROM written") != (outcome == fencedstore.OutcomeCommitted) {

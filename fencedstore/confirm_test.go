@@ -22,10 +22,7 @@ func TestAnUnansweredQuestionKeepsTheRowOfItsReceipt(t *testing.T) {
 		return b.store.Once(t.Context(), l, key, func(context.Context, pgx.Tx) error { return nil })
 	}
 	must.Do(t, do("k"))
-	if _, err := b.pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION pglock.outcome(p_receipt_id uuid, p_write_id uuid,
-		p_database_id uuid) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION USING ERRCODE = '42501'; END $$`); err != nil {
-		t.Fatal(err)
-	}
+	b.answersOutcomes(t, `RAISE EXCEPTION USING ERRCODE = '42501'`)
 	var rows []uuid.UUID
 	for range 2 {
 		unknown, is := errors.AsType[*fencedstore.OutcomeUnknownError](do("k"))

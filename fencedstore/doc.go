@@ -91,8 +91,8 @@
 // # Unknown outcomes
 //
 // If COMMIT gets no answer, the write asks [what became of it]. If that gets no answer either, the error is an
-// OutcomeUnknownError. It is safe to try again with the same lease and without SameToken: if the first attempt was
-// committed, the second is stale.
+// OutcomeUnknownError, which does not match pglock.ErrLost even if the lease has ended. It is safe to try again with
+// the same lease and without SameToken: if the first attempt was committed, the second is stale.
 //
 // # What the callback must not do
 //

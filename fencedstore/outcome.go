@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/pause"
-	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -47,12 +45,6 @@ const outcomeLook = 500 * time.Millisecond
 type look func(ctx context.Context, r Receipt) (committed bool, err error)
 
 func outcome(ctx context.Context, receipt Receipt, ask look) (Outcome, error) {
-	if receipt.Schema == "" || receipt.ID == uuid.Nil || receipt.Write == uuid.Nil {
-		return "", refuse.Invalid("receipt", receipt.String(), "be that of an OutcomeUnknownError, or of WithReceipt")
-	}
-	if receipt.DatabaseID == uuid.Nil {
-		return "", refuse.Invalid("receipt.DatabaseID", "zero", "be that of the lease under which the write was made")
-	}
 	for {
 		committed, err := ask(ctx, receipt)
 		switch err = cmp.Or(err, ctx.Err()); { // the driver may have cancelled the wait for the standby
@@ -61,8 +53,7 @@ func outcome(ctx context.Context, receipt Receipt, ask look) (Outcome, error) {
 		case err == nil:
 			return OutcomeRolledBack, nil
 		case ctx.Err() != nil, server.Lasting(err), err.Error() == closedDB:
-			err = pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0)
-			return "", failure.At(ctx, err, "fencedstore: outcome of write %s", receipt.Write)
+			return "", pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0)
 		}
 		pause.Exactly(ctx, 20*time.Millisecond)
 	}

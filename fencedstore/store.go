@@ -5,9 +5,11 @@ import (
 	"context"
 	"database/sql"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/refuse"
 )
@@ -154,7 +156,14 @@ func (w writer) outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 	if err := w.check(); err != nil {
 		return "", err
 	}
-	return outcome(ctx, receipt, w.db.look)
+	if receipt.Schema == "" || receipt.ID == uuid.Nil || receipt.Write == uuid.Nil {
+		return "", refuse.Invalid("receipt", receipt.String(), "be that of an OutcomeUnknownError, or of WithReceipt")
+	}
+	if receipt.DatabaseID == uuid.Nil {
+		return "", refuse.Invalid("receipt.DatabaseID", "zero", "be that of the lease under which the write was made")
+	}
+	became, err := outcome(ctx, receipt, w.db.look)
+	return became, failure.At(ctx, err, "fencedstore: outcome of write %s", receipt.Write)
 }
 
 func (w writer) check() error {

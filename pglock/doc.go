@@ -69,7 +69,8 @@
 // a hypervisor stopped the clocks too, both learn at the next renewal, at the latest at the deadline by these clocks.
 //
 // A call under a context that has ended fails with an error that matches the context's error and its cause. So a call
-// under the Context of a lost lease matches context.Canceled and ErrLost; LostError.Lock says which lease that is.
+// under the Context of a lost lease matches context.Canceled and ErrLost; LostError.Lock says which lease that is. But
+// an ErrOutcomeUnknown does not match the cause, because the call may have been carried out.
 //
 // # Waiting
 //
@@ -146,8 +147,8 @@
 //     an answer is lost, the client asks again with the same grant ID.
 //   - A call returns within a quarter of a second after the end of its ctx: give it a deadline. Release and Close take
 //     five seconds at most if they are called after it.
-//   - After ErrOutcomeUnknown the client takes the request back in the background. It also goes on with a release that
-//     the server has not confirmed; at worst the lease runs out.
+//   - After ErrOutcomeUnknown of a request for a lock the client takes it back in the background. It also goes on with
+//     a release that the server has not confirmed; at worst the lease runs out.
 //   - A full pool, a full server or a restart costs no lease, if the client gets a connection before the deadline.
 //
 // # What a client owns

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
@@ -47,7 +48,7 @@ var (
 	ErrNoWaiter = errors.New("pglock: nobody waits under that label")
 	// ErrOutcomeUnknown: the connection ended after a request was sent and before its answer came. The request
 	// may or may not have been carried out.
-	ErrOutcomeUnknown = errors.New("pglock: outcome unknown")
+	ErrOutcomeUnknown = failure.ErrOutcomeUnknown
 )
 
 // HeldError says who holds a lock. It is an ErrHeld.

@@ -41,7 +41,7 @@ func program(f func(ctx context.Context, url string, pool *pgxpool.Pool, lease *
 	switch {
 	case err == nil:
 	case errors.Is(err, pglock.ErrLost), errors.Is(err, fencedstore.ErrStaleToken):
-		fmt.Println("overtaken; nothing was written")
+		fmt.Println("overtaken: stop")
 	default:
 		fmt.Println(err)
 	}
@@ -79,5 +79,5 @@ func ExampleWritePool_broken() {
 		})
 	})
 	// Output:
-	// overtaken; nothing was written
+	// overtaken: stop
 }

@@ -22,6 +22,9 @@ const module = "github.com/pglock-dev/pglock/"
 var packages = []string{"pglock", "fencedstore", "fencedhttp", "leader", "advisory", "lockadmin", "reversible",
 	"schedulers", "migrations", "dashboard", "otelpglock"}
 
+// ErrOutcomeUnknown is pglock.ErrOutcomeUnknown.
+var ErrOutcomeUnknown = errors.New("pglock: outcome unknown")
+
 // At is the error of an exported function that was called with ctx and has failed with err: Told, after OfContext.
 func At(ctx context.Context, err error, format string, args ...any) error {
 	if err == nil {
@@ -49,10 +52,10 @@ func Told(err error, format string, args ...any) error {
 
 // OfContext joins what belongs together if ctx has ended and err says so: ctx's error and its cause. So whoever works
 // under the context of a lost lease learns from every call that the lease is lost, and not only that a context was
-// canceled.
+// canceled. Of an unknown outcome it does not: a lost lease would say that nothing was written.
 func OfContext(ctx context.Context, err error) error {
 	ended := ctx.Err()
-	if err == nil || ended == nil {
+	if err == nil || ended == nil || errors.Is(err, ErrOutcomeUnknown) {
 		return err
 	}
 	cause := context.Cause(ctx)

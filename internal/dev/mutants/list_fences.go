@@ -194,7 +194,7 @@ var ofFences = []mutant{
 			"write.');\n", ""},
 	}, store, "^TestI17_AReceiptIsRefused"},
 	{"I17 a receipt does not name its database", []edit{
-		{"fencedstore/outcome.go", "receipt.DatabaseID == uuid.Nil", "false"},
+		{"fencedstore/store.go", "receipt.DatabaseID == uuid.Nil", "false"},
 	}, store, "^TestOutcomeEnds"},
 	{"I17 an unanswered COMMIT is called a failure", []edit{
 		{"fencedstore/write.go", "\tover, err := resolve(ctx, receipt, err, db.lookBy(o.fences[0].Lease))\n",
@@ -239,7 +239,7 @@ var ofFences = []mutant{
 			"err.Error() == closedDB:"},
 	}, store, "^TestOutcomeEnds"},
 	{"the outcome of a receipt that is none is rolled back", []edit{
-		{"fencedstore/outcome.go", "receipt.ID == uuid.Nil || receipt.Write == uuid.Nil", "receipt.ID == uuid.Nil && " +
+		{"fencedstore/store.go", "receipt.ID == uuid.Nil || receipt.Write == uuid.Nil", "receipt.ID == uuid.Nil && " +
 			"receipt.Write == uuid.Nil"},
 	}, store, "^TestOutcomeEnds"},
 	{"the keys of another database are those of the lease", []edit{
