@@ -43,8 +43,8 @@ type slogObserver struct {
 	logger *slog.Logger
 
 	mu      sync.Mutex // guards what follows; not held while the logger is called
-	failing bool       // it has warned that renewals fail,
-	polling bool       // and that the client polls
+	failing *Event     // the last failure to renew since it has warned of one, until that lease is renewed or over
+	polling bool       // it has warned that the client polls
 	lines   map[EventKind]lines
 }
 
@@ -108,13 +108,17 @@ func (o *slogObserver) weigh(e Event) (slog.Level, string) {
 	case EventRenewLate:
 		return slog.LevelWarn, "leases were renewed late"
 	case EventRenewFailed:
-		if !o.failing && e.Gap >= e.TTL/2 {
-			o.failing = true
-			return slog.LevelWarn, "renewals fail, and leases will be lost if that lasts"
+		if e.Gap >= e.TTL/2 {
+			warned := o.failing != nil && !o.failing.overAt(e.At)
+			o.failing = &e
+			if !warned {
+				return slog.LevelWarn, "renewals fail, and leases will be lost if that lasts"
+			}
 		}
 	case EventRenew:
-		if o.failing {
-			o.failing = false
+		f := o.failing
+		if f != nil && (f.Lock == e.Lock && f.Slot == e.Slot && f.Token == e.Token || f.overAt(e.At)) {
+			o.failing = nil
 			return slog.LevelInfo, "renewals work again"
 		}
 	case EventStale:
@@ -142,6 +146,9 @@ func (o *slogObserver) weigh(e Event) (slog.Level, string) {
 	}
 	return slog.LevelDebug, string(e.Kind)
 }
+
+// overAt reports whether a lease that could not be renewed then was lost by t, unless it was renewed since.
+func (e *Event) overAt(t time.Time) bool { return t.Sub(e.At) >= e.TTL-e.Gap }
 
 // attributes are the fields of an event that are set.
 func attributes(e Event) (all []slog.Attr) {

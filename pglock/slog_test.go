@@ -139,6 +139,30 @@ func TestSlogObserverTellsOnceOfWhatLastsAndOnceOfItsEnd(t *testing.T) {
 	}
 }
 
+// That other leases are renewed says nothing of the one that is not, until that is over.
+func TestSlogObserverSaysThatRenewalsWorkAgainWhenTheFailedOneDoes(t *testing.T) {
+	began := time.Now()
+	at := func(kind EventKind, lock string, after, gap time.Duration) Event {
+		return Event{Kind: kind, Lock: lock, Token: 7, TTL: 10 * time.Second, At: began.Add(after), Gap: gap,
+			Err: errReset}
+	}
+	fails, renewed := at(EventRenewFailed, "a", 0, 6*time.Second), at(EventRenew, "b", time.Second, 0)
+	for what, tc := range map[string]struct {
+		then []Event
+		want string
+	}{
+		"itself":                {[]Event{renewed, at(EventRenew, "a", 2*time.Second, 0)}, "renewals work again"},
+		"others, when it ended": {[]Event{renewed, at(EventRenew, "b", 5*time.Second, 0)}, "renewals work again"},
+		"a failure after it ended": {[]Event{renewed, at(EventRenewFailed, "b", time.Minute, 6*time.Second)},
+			"renewals fail"},
+	} {
+		got := logs(slog.LevelInfo, append([]Event{fails}, tc.then...)...)
+		if len(got) != 2 || !strings.Contains(got[1], tc.want) || !strings.Contains(got[1], "lock="+tc.then[1].Lock) {
+			t.Errorf("%s: logged %q, want at last %q", what, got, tc.want)
+		}
+	}
+}
+
 func TestSlogObserverCountsWhatItDoesNotLog(t *testing.T) {
 	began := time.Now()
 	var events []Event

@@ -57,7 +57,7 @@ var ofObservers = []mutant{
 		{"internal/listener/listener.go", "\t\t\tif !s.proven {\n", "\t\t\tif false {\n"},
 	}, listening, "^TestListenerThatCannotSend"},
 	{"observers: SlogObserver repeats what lasts", []edit{
-		{"pglock/slog.go", "\t\t\to.failing = true\n", ""},
+		{"pglock/slog.go", "\t\t\to.failing = &e\n", ""},
 	}, library, "^TestSlogObserverTellsOnce"},
 	{"observers: SlogObserver logs all losses", []edit{
 		{"pglock/slog.go", "\t\tif l.count++; l.count > loggedMost {\n", "\t\tif l.count++; false {\n"},
