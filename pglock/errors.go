@@ -170,7 +170,7 @@ const (
 	ReasonTakenOver Reason = "taken over" // it expired, and the lock was granted again
 	ReasonReleased  Reason = "released"   // somebody else who knows the grant ID released it
 	// this database knows no such grant: it was pruned, restored, lost in a failover, or is of another database; or the
-	// history, which would say what ended it, cannot be read; or the driver does not tell
+	// history, which would say what ended it, cannot be read; or the server or the driver does not tell
 	ReasonUnknown Reason = "unknown"
 )
 

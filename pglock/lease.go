@@ -310,13 +310,11 @@ func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 	case err != nil && own:
 		err = triedUntilItEnded(ctx, errorFromSQL(err, l.name, l.token))
 		return failure.Told(fmt.Errorf("%w: %w", ErrOutcomeUnknown, err), "pglock: release lock %q", l.name)
-	case err != nil:
-		reason = ReasonExpired
 	case reason == ReasonReleased && own:
 		l.client.tellUnconfirmed(ctx, l.name, l.slot)
 		return nil
 	}
-	lost := &LostError{Lock: l.name, Token: l.token, Reason: cmp.Or(reason, ReasonExpired)}
+	lost := &LostError{Lock: l.name, Token: l.token, Reason: cmp.Or(reason, ReasonUnknown)}
 	l.mu.Lock()
 	l.lost = lost
 	l.mu.Unlock()

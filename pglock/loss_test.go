@@ -232,9 +232,7 @@ func TestErrorOfALeaseStays(t *testing.T) {
 
 func TestReleaseOfALeaseThatTheServerHasEndedSaysWhy(t *testing.T) {
 	onFakeClock(t, func(t *testing.T, s *fakeStore) {
-		s.onCheck = func(context.Context, protocol.Claim) (time.Duration, error) {
-			return 0, sqlError(protocol.StateExpired)
-		}
+		s.onReason = func(protocol.Claim) (Reason, error) { return ReasonExpired, nil }
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
 		var before error
 		s.onRelease = func(context.Context, protocol.Claim) (bool, error) { before = l.Err(); return false, nil }
@@ -283,7 +281,7 @@ func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T
 		"the row was locked":             {sqlError("55P03"), ReasonBroken, nil, ErrLost, ReasonBroken},
 		"the row was locked, no more":    {sqlError("55P03"), ReasonReleased, nil, ErrLost, ReasonReleased},
 		"no attempt failed":              {nil, ReasonReleased, nil, ErrLost, ReasonReleased},
-		"no attempt failed, nobody says": {nil, "", broken, ErrLost, ReasonExpired},
+		"no attempt failed, nobody says": {nil, "", broken, ErrLost, ReasonUnknown},
 	} {
 		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
 			fails := 3
