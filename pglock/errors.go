@@ -17,7 +17,8 @@ import (
 
 // States and refusals, for errors.Is.
 var (
-	// ErrHeld: somebody else holds the lock. errors.As with **HeldError says who.
+	// ErrHeld: the lock is held. errors.As with **HeldError says by whom, but not of an ErrSelfDeadlock or an
+	// advisory.HeldError.
 	ErrHeld = errors.New("pglock: lock is held")
 	// ErrLost: the lease ended without its holder's release. errors.As with **LostError says why.
 	ErrLost = errors.New("pglock: lease is lost")
@@ -25,10 +26,11 @@ var (
 	ErrReleased = errors.New("pglock: lease is released")
 	// ErrClosed: the client is closed.
 	ErrClosed = errors.New("pglock: client is closed")
-	// ErrInvalid: an argument breaks a rule. errors.As with **ArgumentError says which; nothing was changed.
+	// ErrInvalid: an argument breaks a rule; nothing was changed. errors.As with **ArgumentError says which, unless the
+	// server has refused it: then the text does.
 	ErrInvalid = argument.ErrInvalid
 	// ErrSchema: the tables and functions are missing, or have another version than this library needs.
-	// errors.As with **SchemaError says which.
+	// errors.As with **SchemaError says which, if there is one.
 	ErrSchema = errors.New("pglock: schema does not fit")
 	// ErrPermission: the database user lacks a right; nothing was changed.
 	ErrPermission = errors.New("pglock: permission denied")
