@@ -42,8 +42,8 @@ type Guarded struct {
 // end its next transaction.
 //
 // Options: WithTimeLimit, WithReceipt, WithKey, WithRetention. Errors: ErrStaleToken (StaleTokenError), ErrTimeLimit
-// (TimeLimitError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission; with WithKey also ErrDone
-// (DoneError) and ErrKeyTooOld.
+// (TimeLimitError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission, ErrReadOnly, ErrSchema;
+// with WithKey also ErrDone (DoneError) and ErrKeyTooOld.
 func Guard(ctx context.Context, tx pgx.Tx, fenced Fenced, opts ...Option) (*Guarded, error) {
 	if refuse.IsNil(tx) {
 		return nil, refuse.Nil("tx", "be a pgx.Tx")

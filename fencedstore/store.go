@@ -43,10 +43,11 @@ func (s *Store) With(opts ...Option) *Store { return &Store{s.of().with(opts)} }
 // lease is lost by then, or fn has ended the transaction by itself (ErrLeftFence), the error tells that first, and
 // matches both. A nil return means committed.
 //
-// Errors: ErrStaleToken (StaleTokenError), ErrLeftFence, ErrTimeLimit (TimeLimitError), pglock.ErrLost, ErrReleased,
-// ErrInvalid, ErrWrongDatabase, ErrPermission, and pglock.ErrOutcomeUnknown (OutcomeUnknownError) if the answer to
-// COMMIT was lost and nobody could say what became of it. It is safe to try again with the same lease and without
-// SameToken: if the first attempt was committed, the fence refuses the second as stale.
+// Errors: ErrStaleToken (StaleTokenError), ErrLeftFence, ErrTimeLimit (TimeLimitError), ErrUnfenced (UnfencedError),
+// pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission, ErrReadOnly, ErrSchema, and
+// pglock.ErrOutcomeUnknown (OutcomeUnknownError) if the answer to COMMIT was lost and nobody could say what became of
+// it. It is safe to try again with the same lease and without SameToken: if the first attempt was committed, the fence
+// refuses the second as stale.
 func (s *Store) Write(ctx context.Context, fenced Fenced, fn func(context.Context, pgx.Tx) error) error {
 	return s.of().write(ctx, fenced, inPgx(fn))
 }

@@ -17,8 +17,9 @@ import (
 // until it is released or lost, or the client is closed.
 //
 // Errors: ErrHeld (HeldError), ErrInvalid, ErrLimit, ErrSelfDeadlock, ErrClosed, ErrPermission, ErrReadOnly,
-// ctx's error; ErrOutcomeUnknown if the connection was lost and the server could not be asked again, or refused that
-// for a reason that the error also has, such as ErrReadOnly; ErrLost if the answer took longer than the TTL.
+// ErrSchema, ctx's error; ErrOutcomeUnknown if the connection was lost and the server could not be asked again, or
+// refused that for a reason that the error also has, such as ErrReadOnly; ErrLost if the answer took longer than the
+// TTL.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOption) (*Lease, error) {
 	r, err := c.newRequest(name, opts)
 	if err != nil {

@@ -151,8 +151,8 @@ func (l *Lease) Err() error {
 // If the server does not know the lease any more, the lease ends here at once, or when a HandOver that is under way has
 // its answer.
 //
-// Errors: ErrLost (LostError), ErrReleased, ErrClosed, ctx's error, or the connection's failure. ctx bounds the
-// call; the server has ten seconds for the statement.
+// Errors: ErrLost (LostError), ErrReleased, ErrClosed, ErrReadOnly, ctx's error, or the connection's failure. ctx
+// bounds the call; the server has ten seconds for the statement.
 func (l *Lease) Check(ctx context.Context) (remaining time.Duration, err error) {
 	err = l.ask(ctx, "check", func(ctx context.Context) error {
 		r, err := l.client.backend.Check(ctx, l.claim())
