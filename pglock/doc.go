@@ -142,9 +142,10 @@
 // short:
 //
 //   - After any ErrLost stop, and take the lock again to go on. LostError has the Reason, and in Err the last failure.
-//   - Without a server, or a free slot of it, Acquire, AcquireAll and Do go on for 30 s, and TryAcquire fails within
-//     a second. While the pool is exhausted they wait as long as ctx allows, and TryAcquire for ten seconds at most. If
-//     an answer is lost, the client asks again with the same grant ID.
+//   - Without a server, or a free slot of it, Acquire, AcquireAll and Do go on for 30 s. TryAcquire fails within a
+//     second if the server refuses, and within ten if it is silent or an answer was lost. While the pool is exhausted
+//     they wait as long as ctx allows, and TryAcquire for ten seconds at most. If an answer is lost, the client asks
+//     again with the same grant ID.
 //   - A call returns within a quarter of a second after the end of its ctx: give it a deadline. Release and Close take
 //     five seconds at most if they are called after it.
 //   - After ErrOutcomeUnknown of a request for a lock the client takes it back in the background. It also goes on with
