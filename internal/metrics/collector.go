@@ -58,7 +58,7 @@ var (
 	sessions  = gauge("sessions", "Clients that wait, or have lately waited, and are alive.")
 	dead      = gauge("dead_holders", "Clients that hold leases and give no sign of life.")
 	tokens    = gauge("tokens_total", "Fencing tokens that were drawn: at least one for each grant and each break.")
-	events    = gauge("events_total", "Events of this kind that this process has seen since it started.", "kind")
+	events    = gauge("events_total", "Events of this kind since this process began; overlap at level all.", "kind")
 	blocked   = gauge("blocked_transactions", "Transactions that use pglock's tables and wait for other transactions.")
 	waited    = gauge("blocked_transaction_seconds", "How long the first of the blocked transactions has waited.")
 	blockers  = gauge("blocking_transactions", "Transactions for which the blocked ones wait; prepared transactions "+
