@@ -146,8 +146,9 @@
 //     second if the server refuses, and within ten if it is silent or an answer was lost. While the pool is exhausted
 //     they wait as long as ctx allows, and TryAcquire for ten seconds at most. If an answer is lost, the client asks
 //     again with the same grant ID.
-//   - A call returns within a quarter of a second after the end of its ctx: give it a deadline. Release and Close take
-//     five seconds at most if they are called after it.
+//   - A call returns within a quarter of a second after the end of its ctx, and AcquireAll within half a second: give
+//     it a deadline. What ends a lease after that end takes five seconds at most: Release, HandOver, Close, and when
+//     their function has returned Do, leader.Run and the Do of package advisory.
 //   - After ErrOutcomeUnknown of a request for a lock the client takes it back in the background. It also goes on with
 //     a release that the server has not confirmed; at worst the lease runs out.
 //   - A full pool, a full server or a restart costs no lease, if the client gets a connection before the deadline.
