@@ -64,7 +64,8 @@ const (
 	// that Extend makes longer are never late.
 	EventRenewLate EventKind = "renew late"
 	// EventRenewFailed: a statement could not renew leases, which go on until their deadline. The heartbeat tries again
-	// soon. Fields: those of EventRenew, where Count is the number of the leases that it could not renew, and Err.
+	// soon. Fields: those of EventRenew, where Count is the number of the leases that it could not renew, and Err. Of
+	// leases whose rows others have locked, a renewal waits for one, and Count has only that one.
 	EventRenewFailed EventKind = "renew failed"
 	// EventHeldLong: a lease has been renewed for longer than an hour. It comes once for each lease, with its first
 	// renewal after that time. That is as it should be for a leader; elsewhere the program may have forgotten to
