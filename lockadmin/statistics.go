@@ -24,7 +24,7 @@ type Statistics struct {
 
 	Locks    int64 // how many locks are held
 	Sessions int64 // clients that wait, or have lately waited, and are alive
-	// clients that hold leases and give no sign of life: no look, or no renewal for half a TTL
+	// clients that hold leases and have given no sign of life for 15 s: no renewal, look or mark_connection
 	DeadHolders int64
 	Tokens      int64         // how many tokens were drawn: at least one for each grant and for each break
 	Blocked     int64         // transactions that use pglock's tables and wait for other transactions
