@@ -64,7 +64,7 @@ type HeldError struct {
 	// (WithSubtree)
 	By        string
 	Token     Token     // of the holder's lease; 0 if Holder is "", or only waits for the lock, and goes first
-	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero if unknown
+	ExpiresAt time.Time // by the server's clock, in a grace by the local one, in UTC, unless renewed; zero if unknown
 	Grace     bool      // until ExpiresAt a holder whose grant a failover has lost may believe in it (WithGrace)
 	Place     int       // in the queue, as last known, counted up to 100: 1 is next; 0 when not queued
 	// how old Holder, Token and ExpiresAt are, if the server did not name a holder when the wait ended, as after Close
