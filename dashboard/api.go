@@ -45,13 +45,7 @@ func (d *Dashboard) serveLocks(w http.ResponseWriter, r *http.Request, who Ident
 func (d *Dashboard) serveLock(w http.ResponseWriter, r *http.Request, who Identity) error {
 	a := readArguments(r.URL.RawQuery, "name")
 	name := a.needed("name")
-	return d.answer(w, who, a, func() (any, error) {
-		v, err := d.readLock(r.Context(), name)
-		if err == nil {
-			v.Why = d.readWhy(r.Context(), name)
-		}
-		return v, err
-	})
+	return d.answer(w, who, a, func() (any, error) { return d.readLock(r.Context(), name) })
 }
 
 func (d *Dashboard) serveHistory(w http.ResponseWriter, r *http.Request, who Identity) error {

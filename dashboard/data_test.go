@@ -42,7 +42,7 @@ type locks struct {
 
 // one is the answer about one lock.
 type one struct {
-	Lock    lock
+	Lock    *lock
 	Holders []lock
 	Waiters []struct {
 		Place                  int
@@ -51,6 +51,10 @@ type one struct {
 		Alive                  bool
 	}
 	MoreWaiters bool `json:"more_waiters"`
+	Why         struct {
+		State    string
+		Verdicts []struct{ Kind, Text string }
+	}
 }
 
 // hostile is a name that would do harm if it were HTML, a header, an event of a stream, or a terminal's.

@@ -22,7 +22,7 @@ func (c *Config) SetPace(poll, quiet, piece, whole time.Duration) {
 	c.pace.poll, c.pace.quiet, c.pace.piece, c.pace.whole = poll, quiet, piece, whole
 }
 
-// SetAgain has a lock explained again after another time.
+// SetAgain has a lock told again after another time.
 func (c *Config) SetAgain(d time.Duration) {
 	c.pace = cmp.Or(c.pace, defaultPace)
 	c.pace.again = d

@@ -103,7 +103,6 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 	defer timer.Stop()
 	var seen []byte
 	var told time.Time
-	var why *whyView // of one lock: it takes longer than all else, so it may be as old as told
 	for {
 		select {
 		case <-ctx.Done():
@@ -114,9 +113,6 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 		now := d.look(ctx, q)
 		again := now.err == nil && q.name != "" && began.Sub(told) >= d.config.pace.again
 		news := again || !bytes.Equal(now.fingerprint, seen)
-		if news && now.err == nil && q.name != "" {
-			why = d.readWhy(ctx, q.name)
-		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -124,7 +120,7 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 			seen, told = now.fingerprint, began
 		}
 		if news || now.err == nil {
-			f.set(d.stateOf(now, why), news)
+			f.set(d.stateOf(now), news)
 		}
 		timer.Reset(max(d.config.pace.poll, time.Since(began)))
 	}
@@ -158,7 +154,7 @@ type glance struct {
 	fingerprint []byte // equal for two glances that differ only in the time that has passed
 }
 
-// look reads what the query asks for, but for the explanation of a lock.
+// look reads what the query asks for.
 func (d *Dashboard) look(ctx context.Context, q query) (g glance) {
 	if q.name == "" {
 		g.view, g.err = d.readLocks(ctx, q)
@@ -172,15 +168,14 @@ func (d *Dashboard) look(ctx context.Context, q query) (g glance) {
 	return g
 }
 
-// stateOf makes what the watchers see. A glance has no explanation of a lock, which changes with every second.
-func (d *Dashboard) stateOf(g glance, why *whyView) (s state) {
+// stateOf makes what the watchers see.
+func (d *Dashboard) stateOf(g glance) (s state) {
 	if g.err != nil {
 		return state{event: eventProblem, data: g.fingerprint}
 	}
 	s.event = eventLocks
-	if one, is := g.view.(oneView); is {
-		one.Why = why
-		s.event, g.view = eventLock, one
+	if _, is := g.view.(oneView); is {
+		s.event = eventLock
 	}
 	var err error
 	if s.data, err = json.Marshal(g.view); err != nil {

@@ -234,3 +234,33 @@ func TestALostDatabaseIsAProblemThatEnds(t *testing.T) {
 		t.Error("OnError has heard nothing")
 	}
 }
+
+// Those who look at one lock learn who has locked all, too, and keep nobody from that.
+func TestPagesOfOneLockSayWhoHasLockedAWholeTable(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.many(8, "")
+	list := s.stream("/api/stream")
+	list.next("locks")
+	var single []*events
+	for n := range 8 {
+		single = append(single, s.stream(fmt.Sprintf("/api/stream?name=lock+%05d", n+1)))
+		single[n].next("lock")
+	}
+	tx := must.Get(s.db.Conn(t).Begin(t.Context()))(t)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is lost
+	must.Get(tx.Exec(t.Context(), "LOCK TABLE pglock.locks"))(t)
+	began := time.Now()
+	list.until("locks", `"kind":"table"`)
+	if took := time.Since(began); took > 6*time.Second {
+		t.Errorf("the list has said it after %s", took)
+	}
+	for _, e := range single {
+		got := decode[one](t, e.until("lock", `"kind":"table"`))
+		if got.Lock != nil || got.Why.State != "hidden" || !strings.Contains(got.Why.Verdicts[0].Text, "locks") {
+			t.Errorf("%+v", got)
+		}
+	}
+	must.Do(t, tx.Rollback(t.Context()))
+	single[0].until("lock", `"state":"held"`)
+}

@@ -134,13 +134,19 @@ func (d *Dashboard) readSessions(ctx context.Context, q lockadmin.SessionsQuery)
 	return v, err
 }
 
+// readLock asks first what is wrong: that gives up soon if somebody has locked a whole table, and says who.
 func (d *Dashboard) readLock(ctx context.Context, name string) (v oneView, err error) {
+	v = oneView{At: time.Now().UTC(), Holders: []lockView{}, Waiters: []waiterView{}, Fences: []fenceView{},
+		Why: d.readWhy(ctx, name)}
+	if v.Why != nil && v.Why.State == lockadmin.LockHidden {
+		return v, nil
+	}
 	err = inTurn(ctx, d.reads, func(ctx context.Context) error {
 		infos, err := d.admin.Holders(ctx, name)
 		if err != nil {
 			return err
 		}
-		v = oneView{At: time.Now().UTC(), Lock: viewLock(infos[0]), Holders: []lockView{}}
+		v.At, v.Lock = time.Now().UTC(), new(viewLock(infos[0]))
 		for _, i := range infos {
 			if i.Held {
 				v.At = lists.SeenAt(i)

@@ -20,7 +20,7 @@ const (
 // pace has the times of streams, and that of a request.
 type pace struct {
 	poll  time.Duration // a feed reads again after this pause, or one as long as the last read
-	again time.Duration // a feed of one lock explains it again, though nothing else has changed
+	again time.Duration // a feed of one lock tells it again, though only the ages in its explanation have changed
 	quiet time.Duration // a stream with nothing to tell writes a comment, and so notices that its reader is gone
 	piece time.Duration // a reader that does not take a piece of an event in time is disconnected
 	whole time.Duration // a stream ends; browsers connect again, and show their credentials again

@@ -100,10 +100,11 @@ func (v illView) stable() illView {
 	return v
 }
 
-// oneView is the answer of api/lock. Lock is the holder of the lowest slot, or the last holder.
+// oneView is the answer of api/lock. Lock is the holder of the lowest slot, or the last holder. While somebody has
+// locked a whole table, so that nobody can read the locks, there is no Lock, and Why says who.
 type oneView struct {
 	At          time.Time    `json:"at"`
-	Lock        lockView     `json:"lock"`
+	Lock        *lockView    `json:"lock"`
 	Holders     []lockView   `json:"holders"`
 	Waiters     []waiterView `json:"waiters"`
 	MoreWaiters bool         `json:"more_waiters"`
@@ -141,6 +142,18 @@ func viewWhy(e lockadmin.Explanation, schema string) *whyView {
 }
 
 const pglockSchema = "pglock"
+
+// stable is the view without what changes by itself as time passes.
+func (v *whyView) stable() *whyView {
+	if v == nil {
+		return nil
+	}
+	verdicts := make([]lockadmin.Verdict, len(v.Verdicts))
+	for n, one := range v.Verdicts {
+		verdicts[n] = lockadmin.Verdict{Kind: one.Kind, Severity: one.Severity, Who: one.Who}
+	}
+	return &whyView{State: v.State, Severity: v.Severity, Verdicts: verdicts}
+}
 
 // sessionsView is the answer of api/sessions.
 type sessionsView struct {
@@ -190,7 +203,10 @@ func (v locksView) fingerprint() []byte {
 }
 
 func (v oneView) fingerprint() []byte {
-	v.At, v.Lock = time.Time{}, v.Lock.stable()
+	v.At, v.Why = time.Time{}, v.Why.stable()
+	if v.Lock != nil {
+		v.Lock = new(v.Lock.stable())
+	}
 	v.Holders = slices.Clone(v.Holders)
 	for n, l := range v.Holders {
 		v.Holders[n] = l.stable()

@@ -24,8 +24,8 @@ const (
 
 // Explain says why a lock is as it is: who holds it and whether that program is alive, who waits, what stands in the
 // way, and what to do next. It reads everything in one transaction on one connection, locks nothing, and waits for no
-// row. If somebody has locked a whole table of pglock it stops after two seconds, and says who it is; without the
-// history it goes on.
+// row. If somebody has locked a whole table of pglock it stops after two seconds at most, and says who it is; without
+// the history it goes on.
 //
 // Errors are those of Locks. A lock that nobody has used is no error: its State is LockUnknown.
 func (a *Admin) Explain(ctx context.Context, name string) (Explanation, error) {
@@ -98,9 +98,12 @@ func (l *look) read(r *reader, a *Admin) {
 	l.At = r.at
 	q := a.db.Queries
 	l.Standby = firstOrNil(rows(r, protocol.Replayed, nil, scanStandby))
+	if l.readTableLocks(r); slices.ContainsFunc(l.tables, tableLock.hides) {
+		l.unread(r)
+		return
+	}
 	l.leases = rows(r, q.GetGranted, []any{l.Lock}, l.scanGranted)
 	l.Guards = rows(r, q.BrokenGuards, []any{l.Lock}, scanBrokenGuard)
-	l.readTableLocks(r)
 	if len(l.leases) == 0 {
 		l.State = LockUnknown
 		l.readNeighbours(r, a)

@@ -38,6 +38,9 @@ func (t tableLock) bars() bool {
 	return slices.Contains(needed, t.table) && (t.table != "installation" || t.closesToReaders()) && t.lasts()
 }
 
+// hides reports whether nobody can see how a lock is. That takes no record of the installation.
+func (t tableLock) hides() bool { return t.closesToReaders() && t.table != "installation" }
+
 func (t tableLock) closesToReaders() bool { return slices.Contains(closedToReaders, t.mode) }
 
 // inTheWay is a process, or a prepared transaction, that somebody waits for who wants to lock a table.

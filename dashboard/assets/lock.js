@@ -106,13 +106,9 @@ export function lockView(root, params) {
     },
     () => {
       forget();
-      waits.remove();
       missing.hidden = false;
       put(missing, unused());
-      put(sentence);
-      delete sentence.dataset.key;
       asking?.moved(null, 0);
-      for (const c of Object.values(cards)) c.hidden = true;
       title(`${escaped(name)} unknown`);
     },
   );
@@ -124,6 +120,10 @@ export function lockView(root, params) {
   ];
 
   function draw(changed) {
+    if (!changed.lock) {
+      hide(changed.why);
+      return;
+    }
     data = changed;
     received([data.lock, ...data.holders, ...data.waiters]);
     waits.remove();
@@ -149,6 +149,15 @@ export function lockView(root, params) {
       pastOf = state;
       readHistory();
     }
+  }
+
+  // hide shows who has locked a whole table, so that nobody can read this lock.
+  function hide(by) {
+    forget();
+    missing.hidden = true;
+    morph(why, h('div', {}, whyList(by)));
+    cards.why.hidden = false;
+    title(`hidden: ${escaped(name)}`);
   }
 
   // words says the state in a sentence, and in the tab's title. Screen readers hear it again when the state changes.
@@ -191,7 +200,8 @@ export function lockView(root, params) {
   let shownHolders = '';
   let parts = [];
 
-  // forget is for a lock that has vanished: what was known of it is no state of this moment, and must not come back.
+  // forget is for a lock that has vanished, or that nobody can read: what was known of it is no state of this moment,
+  // and must not come back.
   function forget() {
     data = null;
     past = NOTHING;
@@ -201,6 +211,10 @@ export function lockView(root, params) {
     parts = [];
     abort.abort();
     abortOlder.abort();
+    waits.remove();
+    put(sentence);
+    delete sentence.dataset.key;
+    for (const c of Object.values(cards)) c.hidden = true;
     put(actions);
   }
 

@@ -351,3 +351,21 @@ func TestTheWordsCanBeRead(t *testing.T) {
 		t.Errorf("on a phone the first card has %d lines, want 4: lock, text, who, and for how long", n)
 	}
 }
+
+// While nobody can read a lock its page says why, and nothing that was so before.
+func TestThePageOfOneLockSaysWhoHasLockedAWholeTable(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.hold("app-1", "nightly")
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
+	p.text(".sentence", "app-1 has held it")
+	tx := must.Get(s.pool.Begin(t.Context()))(t)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is lost
+	must.Get(tx.Exec(t.Context(), "LOCK TABLE pglock.locks"))(t)
+	p.text(".verdicts", "has locked the whole table locks of pglock")
+	const cards = "[...document.querySelectorAll('main .card')].filter(e => e.checkVisibility()).length"
+	p.until(cards + " === 1 && document.querySelector('.sentence').textContent === ''")
+	must.Do(t, tx.Rollback(t.Context()))
+	p.text(".sentence", "app-1 has held it")
+	p.until(cards + " > 2")
+}
