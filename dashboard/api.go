@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -25,11 +26,12 @@ func (d *Dashboard) reply(w http.ResponseWriter, who Identity, v any) error {
 }
 
 // answer reads what a request asks for, and replies, unless one of its arguments is wrong.
-func (d *Dashboard) answer(w http.ResponseWriter, who Identity, a *arguments, read func() (any, error)) error {
+func (d *Dashboard) answer(w http.ResponseWriter, r *http.Request, who Identity, a *arguments,
+	read func(context.Context) (any, error)) error {
 	if a.wrong != nil {
 		return a.wrong
 	}
-	v, err := read()
+	v, err := d.asked.read(r.Context(), r.URL.Path+"?"+a.values.Encode(), read)
 	if err != nil {
 		return err
 	}
@@ -39,13 +41,13 @@ func (d *Dashboard) answer(w http.ResponseWriter, who Identity, a *arguments, re
 func (d *Dashboard) serveLocks(w http.ResponseWriter, r *http.Request, who Identity) error {
 	a := readArguments(r.URL.RawQuery, listArguments...)
 	q := a.list()
-	return d.answer(w, who, a, func() (any, error) { return d.readLocks(r.Context(), q) })
+	return d.answer(w, r, who, a, func(ctx context.Context) (any, error) { return d.readLocks(ctx, q) })
 }
 
 func (d *Dashboard) serveLock(w http.ResponseWriter, r *http.Request, who Identity) error {
 	a := readArguments(r.URL.RawQuery, "name")
 	name := a.needed("name")
-	return d.answer(w, who, a, func() (any, error) { return d.readLock(r.Context(), name) })
+	return d.answer(w, r, who, a, func(ctx context.Context) (any, error) { return d.readLock(ctx, name) })
 }
 
 func (d *Dashboard) serveHistory(w http.ResponseWriter, r *http.Request, who Identity) error {
@@ -53,8 +55,8 @@ func (d *Dashboard) serveHistory(w http.ResponseWriter, r *http.Request, who Ide
 	name := a.text("name")
 	before := a.positive("before", math.MaxInt64, "be a whole number from 1")
 	limit := a.limit()
-	return d.answer(w, who, a, func() (any, error) {
-		v, err := d.readHistory(r.Context(), name, before, limit)
+	return d.answer(w, r, who, a, func(ctx context.Context) (any, error) {
+		v, err := d.readHistory(ctx, name, before, limit)
 		return v, d.lacks(err, "see the history")
 	})
 }
@@ -64,5 +66,5 @@ func (d *Dashboard) serveSessions(w http.ResponseWriter, r *http.Request, who Id
 	limit := a.limit()
 	q := lockadmin.SessionsQuery{Match: a.text("match"), After: a.text("after"), AfterHolder: a.text("after_holder"),
 		Limit: limit + 1, PageSize: min(limit+1, lockadmin.MaxPageSize)}
-	return d.answer(w, who, a, func() (any, error) { return d.readSessions(r.Context(), q) })
+	return d.answer(w, r, who, a, func(ctx context.Context) (any, error) { return d.readSessions(ctx, q) })
 }

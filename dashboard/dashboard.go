@@ -27,6 +27,7 @@ type Dashboard struct {
 	reads  chan struct{} // one entry for each read of the database under way
 	breaks chan struct{} // one entry for each break under way
 	feeds  feeds
+	asked  *shared
 
 	life    context.Context // ends with Close
 	end     context.CancelFunc
@@ -57,6 +58,7 @@ func New(admin *lockadmin.Admin, c Config) (*Dashboard, error) {
 	d := &Dashboard{
 		config: c, people: people, admin: admin, files: readFiles(), place: place, server: server,
 		reads: make(chan struct{}, c.Connections), breaks: make(chan struct{}, breaksAtOnce),
+		asked: newShared(),
 	}
 	d.life, d.end = context.WithCancel(context.Background()) // the streams of many requests share what it ends
 	d.feeds.open = make(map[query]*feed)

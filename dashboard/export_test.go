@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -15,6 +16,17 @@ const (
 
 // ViewIll is what the page says of an overview.
 var ViewIll = viewIll
+
+// ReadWithin is how long a read has.
+const ReadWithin = readWithin
+
+// InTurn runs f when there is room for it.
+var InTurn = inTurn
+
+// NewShared makes requests share reads.
+func NewShared() func(context.Context, string, func(context.Context) (any, error)) (any, error) {
+	return newShared().read
+}
 
 // SetPace makes streams faster.
 func (c *Config) SetPace(poll, quiet, piece, whole time.Duration) {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	readWithin   = 10 * time.Second // limits what one answer reads
+	readWithin   = 10 * time.Second // limits what one answer reads, and how long it waits for its turn
 	waitersShown = 200
 	fencesShown  = 200
 	breaksAtOnce = 2
@@ -28,15 +28,17 @@ var errBusy = errors.New("dashboard: too many requests at once")
 
 // inTurn runs f for a limited time, when there is room for it among those under way.
 func inTurn(ctx context.Context, underWay chan struct{}, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, readWithin)
-	defer cancel()
+	waits, end := context.WithTimeout(ctx, readWithin)
+	defer end()
 	select {
 	case underWay <- struct{}{}:
-		defer func() { <-underWay }()
-		return f(ctx)
-	case <-ctx.Done():
+	case <-waits.Done():
 		return errBusy
 	}
+	defer func() { <-underWay }()
+	ctx, cancel := context.WithTimeout(ctx, readWithin)
+	defer cancel()
+	return f(ctx)
 }
 
 // readLocks reads one page of the list. In the order of names the holders of a lock stay together, so that may have

@@ -73,8 +73,8 @@ function here(data) {
   throw new Refused(409, `${now}. Load the page again`);
 }
 
-const ANSWER = 20_000; // the server answers, if only that the database does not, well within this time
-const BREAK = 30_000; // likewise for a break, and a look why it was none
+const ANSWER = 35_000; // the server answers, if only that the database does not, well within this time
+const BREAK = 45_000; // likewise for a break, and a look why it was none
 const silence = () => new Error('the server has been silent for too long');
 
 async function ask(url, request) {
