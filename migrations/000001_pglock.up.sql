@@ -6344,10 +6344,11 @@ END $$;
 
 -- Numbers for monitoring. They name locks at most: whoever may use locks may read them. Nothing here locks anything.
 
--- blocked_statistics counts, for statistics, at most 1,000 transactions that use tables of this schema and wait for
--- others, and those others. It leaves out ages that the owner may not see.
+-- blocked_statistics counts at most 1,000 transactions that use tables of this schema and wait for others, and those
+-- others. It leaves out ages that the owner may not see, and those of prepared ones. It uses no table of this schema:
+-- it answers also while somebody has locked one.
 CREATE FUNCTION blocked_statistics() RETURNS TABLE (item text, value double precision)
-LANGUAGE sql VOLATILE
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_nestloop = off SET jit = off
 AS $$
   WITH ours AS MATERIALIZED (SELECT o.* FROM pg_locks o),
     blocked AS MATERIALIZED (
@@ -6373,8 +6374,7 @@ $$;
 -- statistics counts what there is at this moment. item says what value counts; lock_name is NULL for all locks
 -- together. With p_top > 0 it also tells the numbers of single locks: of the p_top locks whose queue has waited for
 -- longest or that are held for longest, in turns, and with lock_name '' of all others together. It reads the whole
--- table of locks once. blocked counts transactions that use tables of this schema and wait for others; the age of those
--- is missing if the owner may not see it, and of prepared ones.
+-- table of locks once.
 CREATE FUNCTION statistics(p_top int DEFAULT 0)
 RETURNS TABLE (item text, lock_name text, value double precision)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_nestloop = off SET jit = off
@@ -6423,8 +6423,6 @@ AS $$
       ('dead_holders', (SELECT pg_catalog.count(DISTINCT l.session_id) FROM leases l WHERE l.dead)),
       ('tokens', (SELECT CASE WHEN q.is_called THEN q.last_value ELSE 0 END FROM fencing_token_seq q)),
       ('notification_queue', pg_notification_queue_usage()::numeric)) AS v (item, value)
-  UNION ALL
-  SELECT b.item, NULL, b.value FROM blocked_statistics() b
 $$;
 
 -- recent_events tells the IDs and kinds of events above p_after that somebody should know of, at most 100,000, and
@@ -6457,7 +6455,7 @@ AS $$
       outcome, guard_write, key_column, key_columns, made_triggers, guard_triggers, guard_table, unguard_table,
       list_guards, broken_guards, get_lock, list_locks, list_waiters, list_fences, session_rows, list_sessions,
       holder_lives, list_waits, list_obstacles, list_obstructed, backend_pids, list_backends, list_blockers, suspects,
-      list_suspects, statistics, recent_events}'::text[]) AS name)
+      list_suspects, statistics, blocked_statistics, recent_events}'::text[]) AS name)
   SELECT 'pglock_user', u.name FROM users u
   UNION ALL SELECT 'pglock_admin', u.name FROM users u
   UNION ALL SELECT 'pglock_admin', pg_catalog.unnest('{break_lock, break_session, bypass_guards, advance_epoch, prune_locks,

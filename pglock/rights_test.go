@@ -176,7 +176,8 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)
-	user := []string{"acquire_lease", "acquire_leases", "acquire_subtree", "announce", "backend_pids", "broken_guards",
+	user := []string{"acquire_lease", "acquire_leases", "acquire_subtree", "announce", "backend_pids",
+		"blocked_statistics", "broken_guards",
 		"check_leases", "database_id", "diagnose",
 		"end_session", "fence", "fence_all", "get_lock", "give_up", "guard_table", "guard_triggers", "guard_write",
 		"hand_over", "holder_lives", "key_column", "key_columns", "list_backends", "list_blockers", "list_fences",

@@ -52,7 +52,7 @@ func gauge(name, help string, labels ...string) *prometheus.Desc {
 // What Collect exports. docs/alerts.md and deploy/ use these names.
 var (
 	up = gauge("up", "1 if the database answered this scrape, else 0. Then there are no other numbers of the "+
-		"database.")
+		"database, unless transactions are blocked: then those of these.")
 	took      = gauge("scrape_duration_seconds", "How long the database took to answer this scrape.")
 	locksHeld = gauge("locks_held", "Locks that somebody holds.")
 	sessions  = gauge("sessions", "Clients that wait, or have lately waited, and are alive.")
@@ -118,12 +118,18 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 func (c *Collector) export(number func(*prometheus.Desc, prometheus.ValueType, float64, ...string), s sample) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) { number(d, prometheus.GaugeValue, v, labels...) }
 	gauge(took, s.took.Seconds())
+	n := s.numbers
+	if s.up || n.Blocked > 0 {
+		gauge(blocked, float64(n.Blocked))
+		gauge(waited, n.BlockedFor.Seconds())
+		gauge(blockers, float64(n.Blockers))
+		gauge(blocking, n.BlockingFor.Seconds())
+	}
 	if !s.up {
 		gauge(up, 0)
 		return
 	}
 	gauge(up, 1)
-	n := s.numbers
 	gauge(locksHeld, float64(n.Locks))
 	gauge(sessions, float64(n.Sessions))
 	gauge(dead, float64(n.DeadHolders))
@@ -131,10 +137,6 @@ func (c *Collector) export(number func(*prometheus.Desc, prometheus.ValueType, f
 	for kind, count := range s.events {
 		number(events, prometheus.CounterValue, count, string(kind))
 	}
-	gauge(blocked, float64(n.Blocked))
-	gauge(waited, n.BlockedFor.Seconds())
-	gauge(blockers, float64(n.Blockers))
-	gauge(blocking, n.BlockingFor.Seconds())
 	gauge(queue, n.NotificationQueue)
 	if s.findings.known {
 		gauge(attention, float64(s.findings.attention))
@@ -161,7 +163,7 @@ func (c *Collector) sample() (s sample) {
 	}
 	if err != nil {
 		c.config.OnError(err)
-		return s
+		return sample{numbers: numbers}
 	}
 	if c.found.at.IsZero() || began.Sub(c.found.at) >= findingsKept {
 		c.found = c.diagnose(ctx, began)

@@ -53,7 +53,8 @@ func (c *Config) check(admin *lockadmin.Admin) error {
 }
 
 // New makes the handler of /metrics. The Admin stays the caller's; the handler has no goroutines and nothing to close.
-// When the database does not answer it shows pglock_up 0 and no other number of the database, with status 200.
+// When the database does not answer it shows pglock_up 0, with status 200, and no other number of the database, unless
+// somebody has locked a whole table: then those of blocked transactions.
 //
 // Errors: pglock.ErrInvalid.
 func New(admin *lockadmin.Admin, c Config) (http.Handler, error) {

@@ -230,6 +230,30 @@ func TestABlockedTransactionAndTheOneThatBlocksIt(t *testing.T) {
 		"pglock_blocked_transaction_seconds": 0})
 }
 
+// Whoever has locked a whole table keeps all other numbers from everybody.
+func TestWhoIsBlockedByALockOfAWholeTableIsCounted(t *testing.T) {
+	db := pgtest.Parallel(t)
+	conn, waiting := db.Conn(t), db.Conn(t)
+	c := newCollector(t, newAdmin(t, db.Pool(t)), metrics.Config{Timeout: time.Second})
+	execute(t, conn, `BEGIN; LOCK TABLE pglock.locks`)
+	ended := must.Go(func() error {
+		_, err := waiting.Exec(t.Context(), acquire, "orders")
+		return err
+	})
+	var got map[string]float64
+	pgtest.Eventually(t, "one is blocked", func() bool {
+		got = scrape(t, c)
+		return got["pglock_blocked_transactions"] == 1
+	})
+	want(t, got, map[string]float64{"pglock_up": 0, "pglock_blocking_transactions": 1})
+	between(t, got, "pglock_blocked_transaction_seconds", 0.0001, 60)
+	if _, known := got["pglock_leases"]; known {
+		t.Errorf("%v, want no number of the table", got)
+	}
+	execute(t, conn, `ROLLBACK`)
+	must.Do(t, <-ended)
+}
+
 func TestAFailedScrapeSaysSoAndShowsNoOldNumbers(t *testing.T) {
 	db := pgtest.Parallel(t)
 	conn := db.Conn(t)
@@ -279,7 +303,7 @@ type queries struct {
 }
 
 func (q *queries) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(data.SQL, "statistics") {
+	if strings.Contains(data.SQL, ".statistics(") {
 		q.n.Add(1)
 		q.began <- struct{}{}
 	}

@@ -24,7 +24,7 @@ type Queries struct {
 	List, Waiters, Fences, Sessions, HolderLives, Backends, Waits       string
 	Obstacles, Obstructed                                               string
 	BreakLock, BreakSession                                             string
-	GetGranted, HandOvers, Suspects                                     string
+	GetGranted, HandOvers, Suspects, Blocked                            string
 	History, HistorySettings, SetHistory, Replay                        string
 	ClockSteps                                                          string
 }
@@ -178,6 +178,7 @@ func NewQueries(schema string) *Queries {
 			FROM {{schema}}.broken_guards($1::pg_catalog.text)`),
 		Diagnose:     in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose($1, $2)`),
 		Statistics:   in(`SELECT item, lock_name, value FROM {{schema}}.statistics($1::pg_catalog.int4)`),
+		Blocked:      in(`SELECT item, NULL, value FROM {{schema}}.blocked_statistics()`),
 		RecentEvents: in(`SELECT id, kind FROM {{schema}}.recent_events($1::pg_catalog.int8)`),
 	}
 }

@@ -13,7 +13,7 @@ AS $$
       outcome, guard_write, key_column, key_columns, made_triggers, guard_triggers, guard_table, unguard_table,
       list_guards, broken_guards, get_lock, list_locks, list_waiters, list_fences, session_rows, list_sessions,
       holder_lives, list_waits, list_obstacles, list_obstructed, backend_pids, list_backends, list_blockers, suspects,
-      list_suspects, statistics, recent_events}'::text[]) AS name)
+      list_suspects, statistics, blocked_statistics, recent_events}'::text[]) AS name)
   SELECT 'pglock_user', u.name FROM users u
   UNION ALL SELECT 'pglock_admin', u.name FROM users u
   UNION ALL SELECT 'pglock_admin', unnest('{break_lock, break_session, bypass_guards, advance_epoch, prune_locks,
