@@ -15,6 +15,9 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// refusing is how long a server takes to refuse a connection.
+const refusing = 5 * time.Millisecond
+
 // way leads to the server until it is cut. It counts how often somebody wants to go there then.
 type way struct {
 	mu      sync.Mutex
@@ -30,6 +33,9 @@ func (w *way) over(c *pgxpool.Config) {
 		defer w.mu.Unlock()
 		if w.isCut {
 			w.refused++
+			w.mu.Unlock()
+			time.Sleep(refusing)
+			w.mu.Lock()
 			return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 		}
 		conn, err := dial(ctx, network, address)
@@ -49,12 +55,21 @@ func (w *way) cut(cut bool) (refused int) {
 	return w.refused
 }
 
-// Fifty calls of each kind while the server refuses connections. They ask for one together; the heartbeat and whoever
-// listens ask beside them.
+// Fifty calls of each kind while the server refuses connections. They ask for one together, also where the pool has no
+// room for another attempt; the heartbeat and whoever listens ask beside them.
 func TestAServerThatRefusesConnectionsIsNotAskedByEveryCall(t *testing.T) {
+	for name, pool := range map[string]func(*pgxpool.Config){
+		"a pool of four": func(c *pgxpool.Config) { c.MaxConns = 4 },
+		"a pool of one":  func(c *pgxpool.Config) { c.MaxConns = 1 },
+	} {
+		t.Run(name, func(t *testing.T) { refuseCalls(t, pool) })
+	}
+}
+
+func refuseCalls(t *testing.T, pool func(*pgxpool.Config)) {
 	db := pgtest.Parallel(t)
 	w := new(way)
-	c := startClient(t, db.Pool(t, w.over))
+	c := startClient(t, db.Pool(t, pool, w.over))
 	const calls, outage = 50, 2 * time.Second
 	var leases []*pglock.Lease
 	for i := range calls {
@@ -75,13 +90,15 @@ func TestAServerThatRefusesConnectionsIsNotAskedByEveryCall(t *testing.T) {
 				t.Errorf("acquire when the server is back: %v", err)
 			}
 		})
-		tries.Go(func() {
-			for ctx.Err() == nil {
-				if _, err := c.TryAcquire(ctx, fmt.Sprint("tried ", i)); err == nil {
-					t.Error("the server refuses connections, and grants a lock")
+		for _, kind := range [][]pglock.AcquireOption{nil, {pglock.WithSubtree()}} {
+			tries.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := c.TryAcquire(ctx, fmt.Sprint("tried ", i), kind...); err == nil {
+						t.Error("the server refuses connections, and grants a lock")
+					}
 				}
-			}
-		})
+			})
+		}
 	}
 	tries.Wait()
 	if n := w.cut(false); n < 5 || n > 200 { // the first try of each kind, and some twenty a second

@@ -32,6 +32,7 @@ func newLender(s *Server) *lending.Lender[*pgx.Conn] {
 		Life: s.life, Limit: protocol.Patience, Dials: s.dialsAtOnce(), Dial: s.dial, Borrow: s.borrow,
 		Serves: func() (idle, full bool) {
 			stat := s.pool.Stat()
+			// also while one that is opened hangs: whoever keeps a lease queues for the others
 			return stat.IdleConns() > 0, stat.TotalConns() >= stat.MaxConns()
 		},
 		Usable: usable, Hang: s.hang, Attend: s.attend,

@@ -53,10 +53,17 @@ func (s *Server) gently(ctx context.Context, open func() bool, lend lends) (*pgx
 	return conn, give, err
 }
 
-// poolServes reports whether the pool opens no connection for the next call: one is idle, or it has all it may have.
+// poolServes reports whether the pool opens no connection for the next call: one is idle, or all that it may have are
+// in use. One that is being opened may be refused, and then whoever waits for it opens the next.
 func (s *Server) poolServes() bool {
+	idle, inUse := s.pooled()
+	return idle || inUse
+}
+
+// pooled reports whether the pool has an idle connection, and whether all that it may have are in use.
+func (s *Server) pooled() (idle, inUse bool) {
 	stat := s.pool.Stat()
-	return stat.IdleConns() > 0 || stat.TotalConns() >= stat.MaxConns()
+	return stat.IdleConns() > 0, stat.AcquiredConns() >= stat.MaxConns()
 }
 
 // enter returns when this call may ask for a connection; forAll says that others wait for what comes of it. The error

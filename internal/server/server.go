@@ -194,14 +194,13 @@ func (s *Server) lendToTry(ctx context.Context) (conn *pgx.Conn, give func(), er
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, protocol.Patience)
 	defer cancel()
-	if stat := s.pool.Stat(); stat.IdleConns() > 0 || stat.TotalConns() < stat.MaxConns() {
+	if idle, inUse := s.pooled(); idle || !inUse {
 		conn, give, err = s.lendPooled(limited)
 	} else if conn, give, err = s.lend(limited); err != nil && ctx.Err() == nil { // else whoever asked says so
 		err = noneFree(limited, err, began, s.pool)
 	}
 	if err != nil && ctx.Err() == nil {
-		stat := s.pool.Stat()
-		if limited.Err() != nil && stat.AcquiredConns() < stat.MaxConns() { // the pool is not why
+		if _, inUse := s.pooled(); limited.Err() != nil && !inUse { // the pool is not why
 			err = fmt.Errorf("no connection to the server in %v: %w", time.Since(began).Round(time.Millisecond), err)
 		}
 		if err = failure.OfOurs(err); limited.Err() != nil {
