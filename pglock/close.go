@@ -168,7 +168,7 @@ func (c *Client) land(ctx context.Context) {
 // endSession ends the session, unless there is no server, or only a standby: nobody waits for that.
 func (c *Client) endSession(ctx context.Context) error {
 	err := c.backend.EndSession(ctx, c.who())
-	if server.NeverSent(err) && protocol.State(err) == "" || protocol.ReadOnly(err) {
+	if server.NeverSent(err) || protocol.ReadOnly(err) {
 		return nil
 	}
 	return err

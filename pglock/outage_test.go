@@ -1,7 +1,9 @@
 package pglock_test
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -9,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -22,6 +26,7 @@ const refusing = 5 * time.Millisecond
 type way struct {
 	mu      sync.Mutex
 	isCut   bool
+	says    error // to those; nil: nobody listens
 	refused int
 	conns   []net.Conn
 }
@@ -36,7 +41,7 @@ func (w *way) over(c *pgxpool.Config) {
 			w.mu.Unlock()
 			time.Sleep(refusing)
 			w.mu.Lock()
-			return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+			return nil, cmp.Or(w.says, error(&net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}))
 		}
 		conn, err := dial(ctx, network, address)
 		if err == nil {
@@ -105,4 +110,34 @@ func refuseCalls(t *testing.T, pool func(*pgxpool.Config)) {
 		t.Errorf("the server was asked for a connection %d times in %v", n, outage)
 	}
 	ended.Wait()
+}
+
+// A node is drained while the server restarts: Close says its last words when the server is back, and asks little.
+func TestACloseInAnOutageAsksWithPauses(t *testing.T) {
+	db := pgtest.Parallel(t)
+	w := new(way)
+	c := startClient(t, db.Pool(t, w.over))
+	mustAcquire(t, c, "held", pglock.WithTTL(time.Hour))
+	w.cut(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("close: %v", err)
+	}
+	if n := w.cut(false); n < 3 || n > 25 {
+		t.Errorf("the server was asked for a connection %d times", n)
+	}
+}
+
+// The session ends by itself: nobody waits for a server that starts.
+func TestACloseWithoutLeasesWaitsForNoServer(t *testing.T) {
+	db := pgtest.Parallel(t)
+	w := &way{says: &pgconn.PgError{Severity: "FATAL", Code: "57P03", Message: "the database system is starting up"}}
+	c := startClient(t, db.Pool(t, w.over))
+	must.Do(t, mustAcquire(t, c, "released", pglock.WithSubtree()).Release(t.Context()))
+	w.cut(true)
+	must.Do(t, c.Close(t.Context()))
+	if n := w.cut(false); n < 1 || n > 4 {
+		t.Errorf("the server was asked for a connection %d times", n)
+	}
 }

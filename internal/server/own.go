@@ -102,7 +102,7 @@ func (s *Server) lent(
 	defer cancel()
 	s.lender.Keep()
 	brief, got := context.WithTimeout(ctx, within)
-	loan, err := s.lender.Lend(brief, order)
+	loan, err := s.lendAny(brief, order)
 	got()
 	if err != nil {
 		return &coalesce.NotSentError{Err: err}

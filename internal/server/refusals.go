@@ -41,16 +41,16 @@ type attempt struct {
 }
 
 // gently is lend, paced after a refusal while none is open that lend could get without an attempt to connect.
-func (s *Server) gently(ctx context.Context, open func() bool, lend lends) (*pgx.Conn, func(), error) {
+func (s *Server) gently(ctx context.Context, open func() bool, lend func(context.Context) error) error {
 	forAll, err := s.refusals.enter(ctx, open)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	conn, give, err := lend(ctx)
+	err = lend(ctx)
 	if ctx.Err() == nil || err == nil { // else it tells nothing of the server
 		s.refusals.ended(forAll, err)
 	}
-	return conn, give, err
+	return err
 }
 
 // poolServes reports whether the pool opens no connection for the next call: one is idle, or all that it may have are

@@ -166,26 +166,35 @@ func (s *Server) Close() {
 func (s *Server) Pool() *pgxpool.Pool { return s.pool }
 
 // lendPooled lends a connection of the pool.
-func (s *Server) lendPooled(ctx context.Context) (*pgx.Conn, func(), error) {
-	return s.gently(ctx, s.poolServes, s.borrow)
+func (s *Server) lendPooled(ctx context.Context) (conn *pgx.Conn, give func(), err error) {
+	err = s.gently(ctx, s.poolServes, func(ctx context.Context) error {
+		conn, give, err = s.borrow(ctx)
+		return err
+	})
+	return conn, give, err
 }
 
 // lend lends a connection of the pool or, if that has none soon, another that can be had.
 func (s *Server) lend(ctx context.Context) (*pgx.Conn, func(), error) {
-	return s.lendAny(ctx, lending.PoolFirst)
+	loan, err := s.lendAny(ctx, lending.PoolFirst)
+	return loan.Conn, loan.Give, err
 }
 
 // lendOpen is lend for calls that share no statement: each would wait for the pool behind those before it.
 func (s *Server) lendOpen(ctx context.Context) (*pgx.Conn, func(), error) {
-	return s.lendAny(ctx, lending.OpenOfMany)
+	loan, err := s.lendAny(ctx, lending.OpenOfMany)
+	return loan.Conn, loan.Give, err
 }
 
-func (s *Server) lendAny(ctx context.Context, order lending.Order) (*pgx.Conn, func(), error) {
-	open := func() bool { return s.poolServes() || s.lender.Has() }
-	return s.gently(ctx, open, func(ctx context.Context) (*pgx.Conn, func(), error) {
-		loan, err := s.lender.Lend(ctx, order)
-		return loan.Conn, loan.Give, err
+// lendAny lends a connection that can be had. The heartbeat, whose orders these two are, has attempts of its own.
+func (s *Server) lendAny(ctx context.Context, order lending.Order) (loan lending.Loan[*pgx.Conn], err error) {
+	beats := order == lending.OwnFirst || order == lending.IdleFirst
+	open := func() bool { return beats || s.poolServes() || s.lender.Has() }
+	err = s.gently(ctx, open, func(ctx context.Context) error {
+		loan, err = s.lender.Lend(ctx, order)
+		return err
 	})
+	return loan, err
 }
 
 // lendToTry is for requests that do not wait: it does not wait for an exhausted pool either. Where no connection comes
