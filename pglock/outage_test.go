@@ -51,6 +51,13 @@ func (w *way) over(c *pgxpool.Config) {
 	}
 }
 
+// fill cuts the way for those who come.
+func (w *way) fill() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.isCut = true
+}
+
 func (w *way) cut(cut bool) (refused int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,6 +145,28 @@ func TestACloseWithoutLeasesWaitsForNoServer(t *testing.T) {
 	w.cut(true)
 	must.Do(t, c.Close(t.Context()))
 	if n := w.cut(false); n < 1 || n > 4 {
+		t.Errorf("the server was asked for a connection %d times", n)
+	}
+}
+
+// A server without a free slot takes none for a release: the client's own connection is open, and the pool's would be
+// refused each time.
+func TestCallsOfAFullServerUseTheOpenConnection(t *testing.T) {
+	db := pgtest.Parallel(t)
+	w := &way{says: &pgconn.PgError{Severity: "FATAL", Code: "53300", Message: "sorry, too many clients already"}}
+	pool := db.Pool(t, w.over)
+	c := startClient(t, pool)
+	var leases []*pglock.Lease
+	for i := range 100 {
+		leases = append(leases, mustAcquire(t, c, fmt.Sprint("held ", i), pglock.WithTTL(time.Hour)))
+	}
+	must.Get(leases[0].Extend(t.Context(), 2*time.Hour))(t) // the own connection is open
+	pool.Reset()
+	w.fill()
+	for _, l := range leases {
+		must.Do(t, l.Release(t.Context()))
+	}
+	if n := w.cut(false); n < 1 || n > 10 {
 		t.Errorf("the server was asked for a connection %d times", n)
 	}
 }

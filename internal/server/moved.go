@@ -263,6 +263,7 @@ func (l lenient) Deadline() (deadline time.Time, bounded bool) {
 // borrow takes a connection of the pool. The pool asks an idle one whether it works, and without PingTimeout it waits
 // for a silent one as long as TCP does. So whoever waits although there was an idle one takes another.
 func (s *Server) borrow(ctx context.Context) (conn *pgx.Conn, give func(), err error) {
+	defer func() { s.refusals.failed(ctx, err) }()
 	for limit := protocol.Patience; s.pool.Stat().IdleConns() > 0; {
 		asking, cancel := context.WithTimeout(lenient{ctx, time.Now().Add(s.pace.allow(silentFor))}, limit)
 		over := s.suspect(0, cancel)

@@ -160,7 +160,9 @@ func (s *Server) dial(ctx context.Context) (conn *pgx.Conn, err error) {
 		waitForLeader(ctx, c)
 	}); err == nil {
 		conn.PgConn().CustomData()[earsKey] = ears
-		s.refusals.ended(true, nil)
+		s.refusals.came(nil)
+	} else {
+		s.refusals.failed(ctx, err)
 	}
 	return conn, err
 }

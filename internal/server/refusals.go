@@ -36,19 +36,20 @@ type refusals struct {
 
 // attempt is one whose end many wait for.
 type attempt struct {
+	begun   bool
 	over    chan struct{}
 	refusal error // before over is closed; nil: ask again
 }
 
-// gently is lend, paced after a refusal while none is open that lend could get without an attempt to connect.
+// gently is lend, paced after a refusal while none is open that lend could get without an attempt to connect. Whoever
+// makes the attempt says that it was refused.
 func (s *Server) gently(ctx context.Context, open func() bool, lend func(context.Context) error) error {
 	forAll, err := s.refusals.enter(ctx, open)
 	if err != nil {
 		return err
 	}
-	err = lend(ctx)
-	if ctx.Err() == nil || err == nil { // else it tells nothing of the server
-		s.refusals.ended(forAll, err)
+	if err = lend(ctx); err == nil && forAll != nil {
+		s.refusals.came(forAll)
 	}
 	return err
 }
@@ -66,24 +67,29 @@ func (s *Server) pooled() (idle, inUse bool) {
 	return stat.IdleConns() > 0, stat.AcquiredConns() >= stat.MaxConns()
 }
 
-// enter returns when this call may ask for a connection; forAll says that others wait for what comes of it. The error
-// is that of another's attempt, or the last refusal beside the end of ctx. Attempts that hang let everybody go on soon.
-func (r *refusals) enter(ctx context.Context, open func() bool) (forAll bool, err error) {
+// awaited is the attempt that calls wait for, if the server refuses connections.
+func (r *refusals) awaited() *attempt {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.next
+}
+
+// enter returns when this call may ask for a connection; others wait for what comes of that forAll. The error is that
+// of another's attempt, or the last refusal beside the end of ctx. Attempts that hang let everybody go on soon.
+func (r *refusals) enter(ctx context.Context, open func() bool) (forAll *attempt, err error) {
 	for began := time.Now(); ; {
-		r.mu.Lock()
-		next := r.next
-		r.mu.Unlock()
+		next := r.awaited()
 		if next == nil || open() || time.Since(began) >= refusedPatience {
-			return false, nil
+			return nil, nil
 		}
 		r.mu.Lock()
 		wait, since := time.Until(r.due), r.since
 		if wait <= 0 {
-			r.due = time.Now().Add(r.pause)
+			next.begun, r.due = true, time.Now().Add(r.pause)
 		}
 		r.mu.Unlock()
 		if wait <= 0 {
-			return true, nil
+			return next, nil
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -94,24 +100,33 @@ func (r *refusals) enter(ctx context.Context, open func() bool) (forAll bool, er
 			err = errors.Join(since, ctx.Err())
 		}
 		if timer.Stop(); err != nil {
-			return false, err
+			return nil, err
 		}
 	}
 }
 
-// ended says what came of asking for a connection. Only what was asked for all tells whether the server takes
-// connections again: others had one that was open.
-func (r *refusals) ended(forAll bool, err error) {
+// came says that a connection was opened: everybody goes on. Where this attempt was refused on the way, the connection
+// was open before, as on a full server, and says nothing. nil: it was opened beside the attempts.
+func (r *refusals) came(in *attempt) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if over := r.next; over != nil && (in == nil || in == over) {
+		r.pause, r.since, r.next = 0, nil, nil
+		close(over.over)
+	}
+}
+
+// failed says how an attempt to connect has failed, whoever made it. A refusal ends the one for all that is under way.
+func (r *refusals) failed(ctx context.Context, err error) {
+	if ctx.Err() != nil || !refused(err) { // it tells nothing of the server
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch over := r.next; {
-	case over == nil && refused(err):
+	case over == nil:
 		r.wait(refusedFirst, err)
-	case over == nil || !forAll:
-	case err == nil:
-		r.pause, r.since, r.next = 0, nil, nil
-		close(over.over)
-	default:
+	case over.begun:
 		r.wait(min(2*r.pause, refusedMost), err)
 		over.refusal = err
 		close(over.over)

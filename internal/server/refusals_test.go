@@ -45,10 +45,13 @@ func TestAfterARefusalCallsMakeOneAttemptTogether(t *testing.T) {
 			attempts.Add(1)
 			time.Sleep(time.Millisecond)
 			if !back.Load() {
-				err = refused
+				r.failed(t.Context(), refused)
+				return refused
 			}
-			r.ended(forAll, err)
-			return err
+			if forAll != nil {
+				r.came(forAll)
+			}
+			return nil
 		}
 		last := make([]time.Duration, 100) // from the end of the outage to a connection
 		refusals := make([]int, len(last))
@@ -77,8 +80,8 @@ func TestAfterARefusalCallsMakeOneAttemptTogether(t *testing.T) {
 				t.Errorf("a connection came %v after the server was back", d)
 			}
 		}
-		if forAll, err := r.enter(t.Context(), none); forAll || err != nil {
-			t.Errorf("the server takes connections, and yet: %t, %v", forAll, err)
+		if forAll, err := r.enter(t.Context(), none); forAll != nil || err != nil {
+			t.Errorf("the server takes connections, and yet: %v, %v", forAll, err)
 		}
 	})
 }
@@ -87,12 +90,12 @@ func TestAnAttemptThatHangsHoldsUpNoOther(t *testing.T) {
 	refused := refusing(t)
 	synctest.Test(t, func(t *testing.T) {
 		var r refusals
-		r.ended(false, refused)
+		r.failed(t.Context(), refused)
 		hangs := must.Get(r.enter(t.Context(), none))(t)
 		began := time.Now()
 		other := must.Get(r.enter(t.Context(), none))(t)
-		if !hangs || !other || time.Since(began) > refusedMost {
-			t.Fatalf("attempts: %t and %t, the other after %v", hangs, other, time.Since(began))
+		if hangs == nil || other == nil || time.Since(began) > refusedMost {
+			t.Fatalf("attempts: %v and %v, the other after %v", hangs, other, time.Since(began))
 		}
 		waits := make(chan error)
 		go func() {
@@ -100,12 +103,12 @@ func TestAnAttemptThatHangsHoldsUpNoOther(t *testing.T) {
 			waits <- err
 		}()
 		synctest.Wait()
-		if r.ended(other, nil); <-waits != nil {
+		if r.came(other); <-waits != nil {
 			t.Error("another's connection came, and the call that waited did not go on")
 		}
-		r.ended(true, context.DeadlineExceeded)
-		if forAll, err := r.enter(t.Context(), none); forAll || err != nil {
-			t.Errorf("an attempt that ran out of time is no refusal, and yet: %t, %v", forAll, err)
+		r.failed(t.Context(), context.DeadlineExceeded)
+		if forAll, err := r.enter(t.Context(), none); forAll != nil || err != nil {
+			t.Errorf("an attempt that ran out of time is no refusal, and yet: %v, %v", forAll, err)
 		}
 	})
 }
@@ -114,7 +117,7 @@ func TestAttemptsThatHangLetEverybodyGoOn(t *testing.T) {
 	refused := refusing(t)
 	synctest.Test(t, func(t *testing.T) {
 		var r refusals
-		r.ended(false, refused)
+		r.failed(t.Context(), refused)
 		began := time.Now()
 		var callers sync.WaitGroup
 		for range 50 {
@@ -135,12 +138,13 @@ func TestAConnectionThatWasOpenDoesNotEndThePause(t *testing.T) {
 	refused := refusing(t)
 	synctest.Test(t, func(t *testing.T) {
 		var r refusals
-		r.ended(false, refused)
-		r.ended(false, nil)
-		if r.next == nil {
-			t.Error("the calls go on to ask for connections")
+		r.failed(t.Context(), refused)
+		forAll := must.Get(r.enter(t.Context(), none))(t)
+		r.failed(t.Context(), refused)
+		if r.came(forAll); r.awaited() == nil {
+			t.Error("the attempt was refused, and the calls go on to ask for connections")
 		}
-		if r.ended(true, nil); r.next != nil {
+		if r.came(must.Get(r.enter(t.Context(), none))(t)); r.awaited() != nil {
 			t.Error("a connection came, and the calls wait")
 		}
 	})
@@ -151,13 +155,13 @@ func TestAnIdleConnectionOfThePoolNeedsNoAttempt(t *testing.T) {
 	refused := refusing(t)
 	synctest.Test(t, func(t *testing.T) {
 		var r refusals
-		r.ended(false, refused)
+		r.failed(t.Context(), refused)
 		for _, after := range []time.Duration{0, refusedMost} {
 			time.Sleep(after)
 			began := time.Now()
 			forAll, err := r.enter(t.Context(), func() bool { return true })
-			if forAll || err != nil || time.Since(began) > 0 {
-				t.Errorf("%v after a refusal, after %v: %t, %v", after, time.Since(began), forAll, err)
+			if forAll != nil || err != nil || time.Since(began) > 0 {
+				t.Errorf("%v after a refusal, after %v: %v, %v", after, time.Since(began), forAll, err)
 			}
 		}
 	})
@@ -167,7 +171,7 @@ func TestTheEndOfACallThatWaitsForAnAttemptTellsTheRefusal(t *testing.T) {
 	refused := refusing(t)
 	synctest.Test(t, func(t *testing.T) {
 		var r refusals
-		r.ended(false, refused)
+		r.failed(t.Context(), refused)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_, err := r.enter(ctx, none)

@@ -191,6 +191,9 @@ func (s *Server) lendAny(ctx context.Context, order lending.Order) (loan lending
 	beats := order == lending.OwnFirst || order == lending.IdleFirst
 	open := func() bool { return beats || s.poolServes() || s.lender.Has() }
 	err = s.gently(ctx, open, func(ctx context.Context) error {
+		if order == lending.PoolFirst && s.refusals.awaited() != nil && !s.poolServes() && s.lender.Has() {
+			order = lending.OpenOfMany // the pool would be refused another
+		}
 		loan, err = s.lender.Lend(ctx, order)
 		return err
 	})
