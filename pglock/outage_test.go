@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -26,7 +27,8 @@ const refusing = 5 * time.Millisecond
 type way struct {
 	mu      sync.Mutex
 	isCut   bool
-	says    error // to those; nil: nobody listens
+	late    bool  // where it ends is a hook of the pool
+	says    error // to who comes; nil: nobody listens
 	refused int
 	conns   []net.Conn
 }
@@ -36,12 +38,10 @@ func (w *way) over(c *pgxpool.Config) {
 	c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.isCut {
-			w.refused++
-			w.mu.Unlock()
-			time.Sleep(refusing)
-			w.mu.Lock()
-			return nil, cmp.Or(w.says, error(&net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}))
+		if !w.late {
+			if err := w.refuse(); err != nil {
+				return nil, err
+			}
 		}
 		conn, err := dial(ctx, network, address)
 		if err == nil {
@@ -49,6 +49,25 @@ func (w *way) over(c *pgxpool.Config) {
 		}
 		return conn, err
 	}
+}
+
+// refuse refuses who comes while the way is cut. The mutex is held.
+func (w *way) refuse() error {
+	if !w.isCut {
+		return nil
+	}
+	w.refused++
+	w.mu.Unlock()
+	time.Sleep(refusing)
+	w.mu.Lock()
+	return cmp.Or(w.says, error(&net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}))
+}
+
+// hook is one of the pool's, and refuses who comes.
+func (w *way) hook() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.refuse()
 }
 
 // fill cuts the way for those who come.
@@ -70,18 +89,27 @@ func (w *way) cut(cut bool) (refused int) {
 // Fifty calls of each kind while the server refuses connections. They ask for one together, also where the pool has no
 // room for another attempt; the heartbeat and whoever listens ask beside them.
 func TestAServerThatRefusesConnectionsIsNotAskedByEveryCall(t *testing.T) {
-	for name, pool := range map[string]func(*pgxpool.Config){
-		"a pool of four": func(c *pgxpool.Config) { c.MaxConns = 4 },
-		"a pool of one":  func(c *pgxpool.Config) { c.MaxConns = 1 },
+	for name, over := range map[string]func(*way, *pgxpool.Config){
+		"a pool of four": func(w *way, c *pgxpool.Config) { c.MaxConns = 4; w.over(c) },
+		"a pool of one":  func(w *way, c *pgxpool.Config) { c.MaxConns = 1; w.over(c) },
+		"no token for a login": func(w *way, c *pgxpool.Config) {
+			c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { return w.hook() }
+			w.over(c)
+		},
+		"a hook that refuses logins": func(w *way, c *pgxpool.Config) {
+			c.AfterConnect = func(context.Context, *pgx.Conn) error { return w.hook() }
+			w.late = true
+			w.over(c)
+		},
 	} {
-		t.Run(name, func(t *testing.T) { refuseCalls(t, pool) })
+		t.Run(name, func(t *testing.T) { refuseCalls(t, over) })
 	}
 }
 
-func refuseCalls(t *testing.T, pool func(*pgxpool.Config)) {
+func refuseCalls(t *testing.T, over func(*way, *pgxpool.Config)) {
 	db := pgtest.Parallel(t)
 	w := new(way)
-	c := startClient(t, db.Pool(t, pool, w.over))
+	c := startClient(t, db.Pool(t, func(c *pgxpool.Config) { over(w, c) }))
 	const calls, outage = 50, 2 * time.Second
 	var leases []*pglock.Lease
 	for i := range calls {
@@ -113,7 +141,7 @@ func refuseCalls(t *testing.T, pool func(*pgxpool.Config)) {
 		}
 	}
 	tries.Wait()
-	if n := w.cut(false); n < 5 || n > 200 { // the first try of each kind, and some twenty a second
+	if n := w.cut(false); n < 5 || n > 250 { // the first tries, and some twenty a second
 		t.Errorf("the server was asked for a connection %d times in %v", n, outage)
 	}
 	ended.Wait()

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
 )
 
 // A server that refuses connections, as while it restarts, starts a process for each attempt to connect, and every
@@ -139,8 +139,8 @@ func (r *refusals) wait(pause time.Duration, refusal error) {
 	r.next = &attempt{over: make(chan struct{})}
 }
 
-// refused reports whether the server has refused a connection, as against not answering.
+// refused reports whether the server, or a hook of the pool's, has refused a connection, as against not answering.
 func refused(err error) bool {
-	return errors.As(err, new(*pgconn.ConnectError)) && !errors.Is(err, context.DeadlineExceeded) &&
+	return err != nil && !errors.Is(err, puddle.ErrClosedPool) && !errors.Is(err, context.DeadlineExceeded) &&
 		!errors.Is(err, context.Canceled)
 }
