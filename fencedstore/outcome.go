@@ -38,14 +38,15 @@ const (
 	OutcomeRolledBack Outcome = "rolled back"
 )
 
-// outcomeLook is how long one look at an outcome waits for a transaction that is still open.
+// outcomeLook is how long one look at an outcome waits for a transaction that is still open. It is also the longest
+// pause between looks: each may take a new connection.
 const outcomeLook = 500 * time.Millisecond
 
 // look asks once whether the write of a receipt was committed.
 type look func(ctx context.Context, r Receipt) (committed bool, err error)
 
 func outcome(ctx context.Context, receipt Receipt, ask look) (Outcome, error) {
-	for {
+	for again := 20 * time.Millisecond; ; again = min(2*again, outcomeLook) {
 		committed, err := ask(ctx, receipt)
 		switch err = cmp.Or(err, ctx.Err()); { // the driver may have cancelled the wait for the standby
 		case err == nil && committed:
@@ -55,7 +56,7 @@ func outcome(ctx context.Context, receipt Receipt, ask look) (Outcome, error) {
 		case ctx.Err() != nil, server.Lasting(err), err.Error() == closedDB:
 			return "", pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0)
 		}
-		pause.Exactly(ctx, 20*time.Millisecond)
+		pause.For(ctx, again)
 	}
 }
 

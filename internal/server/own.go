@@ -160,19 +160,21 @@ func (s *Server) dial(ctx context.Context) (conn *pgx.Conn, err error) {
 		waitForLeader(ctx, c)
 	}); err == nil {
 		conn.PgConn().CustomData()[earsKey] = ears
-		s.refusals.came(nil)
-	} else {
-		s.refusals.failed(ctx, err)
 	}
 	return conn, err
 }
 
-// Connect opens a connection outside the pool: of the configuration, or made as the pool would make it if that is nil.
-// It is the caller's. A handler of the application's hears none of its notifications: it would run in our goroutines.
-func (s *Server) Connect(ctx context.Context, direct *pgx.ConnConfig) (*pgx.Conn, error) {
+// Connect opens a connection outside the pool: of the configuration, or if that is nil made as the pool would make it,
+// and as gently. It is the caller's. A handler of the application's hears none of its notifications: it would run in
+// our goroutines.
+func (s *Server) Connect(ctx context.Context, direct *pgx.ConnConfig) (conn *pgx.Conn, err error) {
 	deafen := func(c *pgx.ConnConfig) { c.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {} }
 	if direct == nil {
-		return s.connect(ctx, deafen)
+		err = s.gently(ctx, func() bool { return false }, func(ctx context.Context) error {
+			conn, err = s.connect(ctx, deafen)
+			return err
+		})
+		return conn, err
 	}
 	config := direct.Copy()
 	deafen(config)
@@ -191,7 +193,13 @@ func (s *Server) open(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, e
 	return s.connectAny(ctx, config)
 }
 
-func (s *Server) connect(ctx context.Context, prepare func(*pgx.ConnConfig)) (*pgx.Conn, error) {
+func (s *Server) connect(ctx context.Context, prepare func(*pgx.ConnConfig)) (conn *pgx.Conn, err error) {
+	defer func() {
+		if err == nil {
+			s.refusals.came(nil)
+		}
+		s.refusals.failed(ctx, err)
+	}()
 	pool := s.pool.Config()
 	config := pool.ConnConfig.Copy()
 	if pool.BeforeConnect != nil {
@@ -200,8 +208,7 @@ func (s *Server) connect(ctx context.Context, prepare func(*pgx.ConnConfig)) (*p
 		}
 	}
 	prepare(config)
-	conn, err := s.open(ctx, config)
-	if err != nil {
+	if conn, err = s.open(ctx, config); err != nil {
 		return nil, err
 	}
 	if pool.AfterConnect != nil {
