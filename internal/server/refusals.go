@@ -83,6 +83,10 @@ func (r *refusals) enter(ctx context.Context, open func() bool) (forAll *attempt
 			return nil, nil
 		}
 		r.mu.Lock()
+		if r.next != next { // that one has ended meanwhile
+			r.mu.Unlock()
+			continue
+		}
 		wait, since := time.Until(r.due), r.since
 		if wait <= 0 {
 			next.begun, r.due = true, time.Now().Add(r.pause)
