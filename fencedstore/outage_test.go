@@ -38,13 +38,13 @@ func (o *outage) over(config *pgx.ConnConfig) {
 	}
 }
 
-// unanswered is a connection over which the server answers no COMMIT.
-type unanswered struct {
+// downgoing is a connection over which the server answers no COMMIT.
+type downgoing struct {
 	net.Conn
 	*outage
 }
 
-func (w unanswered) Read(b []byte) (int, error) {
+func (w downgoing) Read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
 	if !bytes.Contains(b[:n], []byte("COMMIT\x00")) {
 		return n, err
@@ -67,7 +67,7 @@ func TestWritesWithoutAnAnswerAskARefusingServerTogether(t *testing.T) {
 	dial := config.DialFunc
 	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
-		return unanswered{conn, &o}, err
+		return downgoing{conn, &o}, err
 	}
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
