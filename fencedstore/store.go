@@ -62,9 +62,10 @@ func (s *Store) Write(ctx context.Context, fenced Fenced, fn func(context.Contex
 // does the work if it was rolled back. The same grant may do the work of many keys, as with SameToken. A lost answer
 // does no harm: ask again, with any lease.
 //
-// WithRetention limits how long the server keeps a key. A day after the retention is over, clients that have a
-// heartbeat and pglock-admin prune remove it. Other errors are those of Write, and ErrKeyTooOld. The work of a key has
-// one fence: Once refuses several (pglock.ErrInvalid).
+// WithRetention limits how long the server keeps a key. A day after the retention is over, clients that are granted
+// locks remove it, one for all, the first time within a minute of their start. Where no program lives for that long,
+// pglock-admin prune must. Other errors are those of Write, and ErrKeyTooOld. The work of a key has one fence: Once
+// refuses several (pglock.ErrInvalid).
 func (s *Store) Once(ctx context.Context, fenced Fenced, key string, fn func(context.Context, pgx.Tx) error) error {
 	return s.of().write(ctx, fenced, inPgx(fn), WithKey(key))
 }

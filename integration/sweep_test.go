@@ -7,11 +7,13 @@ import (
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
-// One client sweeps for all: whoever finds that somebody has swept lately leaves it at that, unless something was left.
+// One client sweeps for all, and goes on soon if it has left some: whoever finds that somebody has swept lately, or has
+// tried to, leaves it at that.
 func TestWhoeverSweepsDoesSoForAll(t *testing.T) {
 	t.Parallel()
 	p := newHastyPeer(t, pgtest.Database(t).URL())
 	const asClientsDo = `SELECT coalesce(pglock.sweep(10, p_every => '1 min'), -1)` // -1: left to others
+	const goesOn = `SELECT coalesce(pglock.sweep(10, p_every => '1 s'), -1)`
 	old := func(n int) {
 		p.exec(t, `INSERT INTO pglock.spent_grants SELECT gen_random_uuid(), now() - interval '2 hours'
 			FROM generate_series(1, $1)`, n)
@@ -31,8 +33,11 @@ func TestWhoeverSweepsDoesSoForAll(t *testing.T) {
 		}
 	}
 	old(25)
-	for _, want := range []int{10, 10, 5, -1} {
-		sweeps("25 rows, ten at once", asClientsDo, want)
+	sweeps("25 rows, ten at once", asClientsDo, 10)
+	sweeps("others meanwhile", asClientsDo, -1)
+	for _, want := range []int{10, 5} {
+		swept(2 * time.Second)
+		sweeps("who goes on", goesOn, want)
 	}
 	old(3)
 	sweeps("soon after", asClientsDo, -1)
@@ -51,16 +56,20 @@ func TestWhoeverSweepsDoesSoForAll(t *testing.T) {
 	sweeps("without the history", `SELECT pglock.sweep(10, false)`, 0)
 	old(3)
 	sweeps("after that which was not all", asClientsDo, 3)
-	swept(2 * time.Minute)
 	history(15, 0)
-	for _, want := range []int{10, 5, -1} {
+	for _, want := range []int{10, 5} {
+		swept(2 * time.Minute)
 		sweeps("15 old entries of the history", asClientsDo, want)
 	}
 	swept(2 * time.Minute)
 	history(1, 30)
-	for _, want := range []int{1, -1} {
-		sweeps("an old entry among young ones", asClientsDo, want)
-	}
+	sweeps("an old entry among young ones", asClientsDo, 1)
+	old(3)
+	swept(2 * time.Minute)
+	p.exec(t, `BEGIN`)
+	p.exec(t, `SELECT pglock.sweep(p_every => '1 min')`)
+	p.exec(t, `ROLLBACK`)
+	sweeps("after one that has failed", asClientsDo, -1)
 }
 
 // A look says for how long the session lives at least. Requests do not shorten that, and a look that could not note it

@@ -71,8 +71,8 @@ END $do$;
 CREATE SEQUENCE fencing_token_seq AS bigint MINVALUE 1 MAXVALUE 8796093022207 NO CYCLE CACHE 1;
 CREATE SEQUENCE ticket_seq AS bigint CACHE 1;
 
--- When sweep last removed all that there was, in seconds since 1970. A sequence keeps no old versions for open
--- transactions, and nobody waits for it.
+-- When a sweep last began, in seconds since 1970. A sequence keeps no old versions for open transactions, nobody waits
+-- for it, and a sweep that fails leaves it set.
 CREATE SEQUENCE swept_seq AS bigint CACHE 1;
 
 -- Distinguishes this installation from every other, and holds what tokens are computed from.
@@ -987,8 +987,8 @@ END $$;
 -- connection), tickets that count no more, notes of grant IDs given up an hour ago, receipts a week old, keys of work
 -- done once that are no longer kept (a day longer than they are accepted, in case the clock is set back), and with
 -- p_history the old end of the history. It skips what somebody has locked, and waits for nobody (I25). With p_every it
--- does nothing, and answers NULL, if somebody has removed all that there was within that time: a thousand clients are
--- not to read the tables a thousand times.
+-- does nothing, and answers NULL, if somebody has begun a sweep with the history within that time: a thousand clients
+-- are not to read the tables a thousand times, nor to try if that fails.
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true, p_every interval DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -999,10 +999,12 @@ DECLARE
   dead  record;
   n     bigint;
   total bigint := 0;
-  more  boolean := p_history IS NOT TRUE;
 BEGIN
   IF (SELECT to_timestamp(s.last_value) BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM swept_seq s) THEN
     RETURN NULL;
+  END IF;
+  IF p_history THEN
+    PERFORM setval('swept_seq', floor(extract(epoch FROM clock_timestamp()))::bigint);
   END IF;
   FOR dead IN SELECT * FROM (VALUES
     ('waiters', $of$ o.enqueued_at < $1 - interval '1 minute' AND (
@@ -1021,18 +1023,10 @@ BEGIN
       USING clock_timestamp(), p_limit;
     GET DIAGNOSTICS n = ROW_COUNT;
     total := total + n;
-    more := more OR n = p_limit;
   END LOOP;
-  n := sweep_subtrees(p_limit);
-  total := total + n;
-  more := more OR n = p_limit;
+  total := total + sweep_subtrees(p_limit);
   IF p_history THEN
-    n := (prune_history(NULL, p_limit)).removed;
-    total := total + n;
-    more := more OR n = p_limit;
-  END IF;
-  IF NOT more THEN
-    PERFORM setval('swept_seq', floor(extract(epoch FROM clock_timestamp()))::bigint);
+    total := total + (prune_history(NULL, p_limit)).removed;
   END IF;
   RETURN total;
 END $$;

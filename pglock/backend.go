@@ -50,7 +50,7 @@ type backend interface {
 	AnnounceOwn(ctx context.Context, names []string, slots []*int) error
 	AnnounceUnconfirmed(ctx context.Context, names []string, slots []*int) error
 	EndSession(ctx context.Context, s protocol.Session) error
-	Sweep(ctx context.Context, every time.Duration) (swept bool, err error)
+	Sweep(ctx context.Context, every time.Duration) (swept, more bool, err error)
 	CloseOwn()
 }
 

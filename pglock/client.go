@@ -60,6 +60,9 @@ type Client struct {
 	// makes it known.
 	mayBeKnown atomic.Bool
 
+	// worked says that the client has been granted a lease, or its heartbeat has done something, since the last sweep.
+	worked atomic.Bool
+
 	flights    sync.WaitGroup  // the heartbeat's statements under way; begun by the heartbeat only
 	flying     context.Context // theirs, which Close ends
 	endFlights context.CancelFunc

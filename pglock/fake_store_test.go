@@ -59,7 +59,7 @@ type fakeStore struct {
 	onRenewBusy  func(ctx context.Context, c protocol.Claim) (time.Duration, error)
 	onCheck      func(ctx context.Context, c protocol.Claim) (time.Duration, error)
 	onReason     func(c protocol.Claim) (Reason, error) // after a release
-	onSweep      func(ctx context.Context) (bool, error)
+	onSweep      func(ctx context.Context) (swept, more bool, err error)
 	onSign       func(ctx context.Context) error
 	onTimeline   func(ctx context.Context) error
 	onAnnounce   func(ctx context.Context) error // through the pool
@@ -301,7 +301,7 @@ func namesOf(claims []protocol.Claim) (names []string) {
 	return names
 }
 
-func (s *fakeStore) Sweep(ctx context.Context, every time.Duration) (bool, error) {
+func (s *fakeStore) Sweep(ctx context.Context, every time.Duration) (swept, more bool, err error) {
 	s.note(call{what: "sweep", wait: every})
 	if f := hook(s, &s.onSweep); f != nil {
 		return f(ctx)
@@ -310,9 +310,9 @@ func (s *fakeStore) Sweep(ctx context.Context, every time.Duration) (bool, error
 	defer s.mu.Unlock()
 	if now := time.Since(s.began); s.swept == 0 || now-s.swept > every {
 		s.swept = now
-		return true, nil
+		return true, false, nil
 	}
-	return false, nil
+	return false, false, nil
 }
 
 func (s *fakeStore) Sign(ctx context.Context, _ time.Duration, who protocol.Session) error {

@@ -27,9 +27,11 @@ const (
 	slowLook     = 4
 	// backWithin is how soon a request should be taken back. Its call may wait for that (leavePatience).
 	backWithin = time.Second
-	// sweepEvery is how often clients with a heartbeat remove what nobody needs any more. One does it for all. Whoever
-	// fails, or finds that another has done it within sweptLately, asks again after up to othersSweep.
+	// sweepEvery is how often clients that work remove what nobody needs any more. One does it for all. Whoever may
+	// have left some goes on after sweepOn. Whoever fails, or finds that another has done it within sweptLately, asks
+	// again after up to othersSweep. Of two that go on one finds the other.
 	sweepEvery  = time.Minute
+	sweepOn     = time.Second
 	sweptLately = 45 * time.Second
 	othersSweep = 10 * sweepEvery
 
@@ -89,7 +91,7 @@ type heart struct {
 	landed   chan *flight
 	last     *flight      // other work waits for this one; nil: for none
 	sweeps   atomic.Int64 // when the next sweep is due
-	worked   bool         // since the last one
+	left     atomic.Bool  // the last one may have left some
 }
 
 // heartbeat renews every lease of the client, looks after every waiting call, and takes back what nobody waits for any
@@ -129,8 +131,9 @@ func (h *heart) plan(now trust.Instant) (a agenda, wake time.Duration) {
 	if back := h.takebacks.Until(now.Mono); back != never && h.hasRoom(now, takingBack) {
 		a.add(takingBack, back, max(back, 0)+backWithin)
 	}
-	if h.worked && int64(now.Mono) > h.sweeps.Load() && h.hasRoom(now, sweeping) {
-		a.add(sweeping, 0, sweepEvery)
+	sweep := time.Duration(h.sweeps.Load()) - now.Mono
+	if (h.left.Load() || h.worked.Load() && sweep <= 0) && h.hasRoom(now, sweeping) {
+		a.add(sweeping, sweep, sweepEvery)
 	}
 	return h.leases.plan(now, a, h, look != never)
 }
@@ -172,11 +175,19 @@ func (h *heart) start(now trust.Instant, a agenda) {
 		h.fly(now, signing, lookPatience, h.giveSign)
 		return
 	case sweeping:
-		h.worked = false
+		lately := sweptLately
+		if h.left.Swap(false) {
+			lately = sweepOn
+		}
+		h.worked.Store(false)
 		h.sweepIn(sweepEvery)
 		h.fly(now, sweeping, cutOff, func(ctx context.Context) {
-			if swept, _ := h.backend.Sweep(ctx, sweptLately); !swept {
+			switch swept, more, _ := h.backend.Sweep(ctx, lately); {
+			case !swept:
 				h.sweepIn(sweepEvery + rand.N(othersSweep-sweepEvery))
+			case more:
+				h.sweepIn(sweepOn)
+				h.left.Store(true)
 			}
 		})
 		return
@@ -185,7 +196,7 @@ func (h *heart) start(now trust.Instant, a agenda) {
 			h.fly(now, a.kind, p.limit, func(ctx context.Context) { h.renewAll(ctx, p, a.hold) })
 		}
 	}
-	h.worked = true
+	h.worked.Store(true)
 }
 
 func (h *heart) sweepIn(d time.Duration) { h.sweeps.Store(int64(h.now().Mono + d)) }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -294,73 +293,6 @@ func TestBeatWaitsForOneLockedRowAndForAMomentAtMost(t *testing.T) {
 			}
 		}))
 	}
-}
-
-// A client that has something to do sweeps the tables about once a minute; one that has nothing to do does not.
-func TestClientWithAHeartbeatSweepsOnceAMinute(t *testing.T) {
-	onFakeClock(t, func(t *testing.T, s *fakeStore) {
-		c := startClient(t, s, trust.SystemClock())
-		time.Sleep(time.Hour)
-		if n := len(s.of("sweep")); n != 0 {
-			t.Errorf("%d sweeps of a client that does nothing", n)
-		}
-		l := mustAcquire(t, c, "report", WithTTL(3*time.Second))
-		began := time.Since(s.began)
-		time.Sleep(time.Hour)
-		sweeps := s.of("sweep")
-		for i, sweep := range sweeps[1:] {
-			if gap := sweep.at - sweeps[i].at; gap < time.Minute || gap > time.Minute+2*time.Second {
-				t.Errorf("a sweep %v after the one before", gap)
-			}
-		}
-		if n := len(sweeps); n < 57 || n > 61 || sweeps[0].at-began > 2*time.Second {
-			t.Errorf("%d sweeps in an hour, the first after %v", n, sweeps[0].at-began)
-		}
-		must.Note(t, l.Release(t.Context()))
-		time.Sleep(time.Hour)
-		if n := len(s.of("sweep")); n > len(sweeps)+1 {
-			t.Errorf("%d sweeps in the hour after", n-len(sweeps))
-		}
-	})
-}
-
-// Of many clients one sweeps in a minute. The others ask now and then whether it still does.
-func TestClientThatFindsThatAnotherSweepsAsksLessOften(t *testing.T) {
-	onFakeClock(t, func(t *testing.T, s *fakeStore) {
-		var alone atomic.Bool
-		s.onSweep = func(context.Context) (bool, error) { return alone.Load(), nil }
-		mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(3*time.Second))
-		time.Sleep(30 * othersSweep)
-		sweeps := s.of("sweep")
-		for i, sweep := range sweeps[1:] {
-			gap := sweep.at - sweeps[i].at
-			if sweep.wait != sweptLately || gap < sweepEvery || gap > othersSweep+2*time.Second {
-				t.Errorf("after %v: unless somebody has swept within %v", gap, sweep.wait)
-			}
-		}
-		if n := len(sweeps); n < 36 || n > 90 {
-			t.Errorf("asked %d times in %v, want once in 5.5 minutes", n, 30*othersSweep)
-		}
-		alone.Store(true)
-		time.Sleep(othersSweep + 2*time.Second)
-		before := len(s.of("sweep"))
-		time.Sleep(time.Hour)
-		if n := len(s.of("sweep")) - before; n < 57 {
-			t.Errorf("%d sweeps in an hour when nobody else sweeps", n)
-		}
-	})
-}
-
-func TestSweepThatHangsCostsNoLease(t *testing.T) {
-	onFakeClock(t, func(t *testing.T, s *fakeStore) {
-		s.onSweep = func(ctx context.Context) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
-		c := startClient(t, s, trust.SystemClock())
-		short, long := mustAcquire(t, c, "short", WithTTL(MinTTL)), mustAcquire(t, c, "long", WithTTL(time.Minute))
-		time.Sleep(3 * othersSweep)
-		if err := errors.Join(short.Err(), long.Err()); err != nil || len(s.of("sweep")) < 3 {
-			t.Errorf("%v after %d sweeps", err, len(s.of("sweep")))
-		}
-	})
 }
 
 func TestRenewalThatBringsNothingIsNotRepeatedAtOnce(t *testing.T) {

@@ -57,6 +57,7 @@ func (s *leases) since(token Token) time.Time {
 func (c *Client) adopt(l *Lease) error {
 	at := c.now()
 	now := at.Mono
+	c.worked.Store(true)
 	s := c.leases
 	s.mu.Lock()
 	l.mu.Lock()

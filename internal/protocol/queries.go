@@ -108,7 +108,8 @@ func NewQueries(schema string) *Queries {
 				$5::pg_catalog.interval, $6::pg_catalog.text[])
 			WHERE ` + async + ` IS NOT NULL`),
 		endSession: in(`SELECT {{schema}}.end_session($1::pg_catalog.uuid), ` + async),
-		sweep:      in(`SELECT {{schema}}.sweep(p_every => $1::pg_catalog.interval) IS NOT NULL, ` + async),
+		sweep: in(`SELECT s.n IS NOT NULL, coalesce(s.n OPERATOR(pg_catalog.>=) 1000, false), ` + async + `
+			FROM {{schema}}.sweep(1000, p_every => $1::pg_catalog.interval) AS s (n)`),
 		// NOTIFY holds a lock of the whole cluster until its transaction ends, so that transaction must not wait for
 		// the disk.
 		announce: in(`SELECT a.told, ` + async + `

@@ -287,10 +287,10 @@ func (q *Queries) EndSession(s Session) Step {
 }
 
 // Sweep removes some of what dead sessions and old requests have left in the tables. swept is false if somebody has
-// removed all of it within the time every: then it did nothing.
-func (q *Queries) Sweep(every time.Duration, swept *bool) Step {
+// done so within the time every: then it did nothing. more says that it may have left some.
+func (q *Queries) Sweep(every time.Duration, swept, more *bool) Step {
 	return Step{SQL: q.sweep, Args: []any{Interval(every)}, Scan: func(rows pgx.Rows) error {
-		return rows.Scan(swept, nil)
+		return rows.Scan(swept, more, nil)
 	}}
 }
 

@@ -369,8 +369,9 @@ func (s *Server) EndSession(ctx context.Context, who protocol.Session) error {
 	return s.run(ctx, s.Queries.EndSession(who))
 }
 
-// Sweep removes what nobody needs any more, unless a client of this database has done so within the time every.
-func (s *Server) Sweep(ctx context.Context, every time.Duration) (swept bool, err error) {
-	err = s.run(ctx, s.Queries.Sweep(every, &swept))
-	return swept, err
+// Sweep removes what nobody needs any more, unless a client of this database has done so within the time every. more
+// says that there may be more.
+func (s *Server) Sweep(ctx context.Context, every time.Duration) (swept, more bool, err error) {
+	err = s.run(ctx, s.Queries.Sweep(every, &swept, &more))
+	return swept, more, err
 }

@@ -66,8 +66,8 @@ END $do$;
 CREATE SEQUENCE fencing_token_seq AS bigint MINVALUE 1 MAXVALUE 8796093022207 NO CYCLE CACHE 1;
 CREATE SEQUENCE ticket_seq AS bigint CACHE 1;
 
--- When sweep last removed all that there was, in seconds since 1970. A sequence keeps no old versions for open
--- transactions, and nobody waits for it.
+-- When a sweep last began, in seconds since 1970. A sequence keeps no old versions for open transactions, nobody waits
+-- for it, and a sweep that fails leaves it set.
 CREATE SEQUENCE swept_seq AS bigint CACHE 1;
 
 -- Distinguishes this installation from every other, and holds what tokens are computed from.

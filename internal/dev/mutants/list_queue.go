@@ -68,15 +68,20 @@ var ofTheQueue = []mutant{
 			"BETWEEN clock_timestamp() AND clock_timestamp() FROM swept_seq"},
 	}, integration, "^TestWhoeverSweeps"},
 	{"what a sweep has left waits for a minute", []edit{
-		{schema, "IF NOT more THEN PERFORM setval(", "IF true THEN PERFORM setval("},
+		{"pglock/heartbeat.go", "\t\t\t\th.sweepIn(sweepOn)\n\t\t\t\th.left.Store(true)\n", ""},
+	}, library, "^TestClientThatLeaves"},
+	{"whoever goes on sweeping leaves it to itself", []edit{
+		{"pglock/heartbeat.go", "lately = sweepOn", "lately = sweptLately"},
+	}, library, "^TestClientThatLeaves"},
+	{"who has nothing but short work does not sweep", []edit{
+		{"pglock/leases.go", "\tc.worked.Store(true)\n", ""},
+	}, library, "^TestClientWithShortWork"},
+	{"a sweep without the history counts as one", []edit{
+		{schema, "IF p_history THEN PERFORM setval(", "IF true THEN PERFORM setval("},
 	}, integration, "^TestWhoeverSweeps"},
 	{"a clock that was set back ends all sweeping", []edit{
 		{schema, "BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM swept_seq",
 			"> clock_timestamp() - p_every FROM swept_seq"},
-	}, integration, "^TestWhoeverSweeps"},
-	{"one entry of the history that was old keeps everybody sweeping", []edit{
-		{schema, "n := (prune_history(NULL, p_limit)).removed; total := total + n; more := more OR n = p_limit;",
-			"n := (prune_history(NULL, p_limit)).removed; total := total + n; more := more OR n > 0;"},
 	}, integration, "^TestWhoeverSweeps"},
 	{"I8 a look seldom writes that the session lives for longer", []edit{
 		{schema, "until >= clock_timestamp() + p_session_ttl - LEAST(p_session_ttl * 0.3, interval '3 s')",
@@ -100,7 +105,7 @@ var ofTheQueue = []mutant{
 		{"internal/queue/looks.go", " && q.rest == l.rest &&", " &&"},
 	}, "./internal/queue", "^TestALookThatRests"},
 	{"the client that sweeps leaves it to others", []edit{
-		{"pglock/heartbeat.go", "h.backend.Sweep(ctx, sweptLately)", "h.backend.Sweep(ctx, sweepEvery+time.Second)"},
+		{"pglock/heartbeat.go", "lately := sweptLately", "lately := sweepEvery + time.Second"},
 	}, library, "^TestClientWithAHeartbeatSweeps"},
 	{"whoever finds that another sweeps asks as often", []edit{
 		{"pglock/heartbeat.go", "h.sweepIn(sweepEvery + rand.N(othersSweep-sweepEvery))", "h.sweepIn(sweepEvery)"},
