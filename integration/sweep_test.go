@@ -72,6 +72,36 @@ func TestWhoeverSweepsDoesSoForAll(t *testing.T) {
 	sweeps("after one that has failed", asClientsDo, -1)
 }
 
+// However many receipts there are, a sweep of a client takes no longer, or none of what it removes would go. The others
+// find those that it has not looked at.
+func TestASweepOfAClientLooksAtSomePagesOfTheReceipts(t *testing.T) {
+	p := newPeer(t, pgtest.Parallel(t).URL())
+	receipts := func(n int, age time.Duration) {
+		p.exec(t, `INSERT INTO pglock.receipts SELECT gen_random_uuid(), gen_random_uuid(), clock_timestamp() - $2::interval
+			FROM generate_series(1, $1)`, n, age)
+	}
+	receipts(5000, time.Hour)
+	receipts(300, 8*24*time.Hour)
+	p.exec(t, `BEGIN`)
+	p.exec(t, `SELECT pglock.sweep(10, p_every => '0')`)
+	if n := one[int](t, p, `SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_all_tables
+		WHERE relid = 'pglock.receipts'::regclass`); n > 10*150 {
+		t.Errorf("looked at %d receipts, want those of ten pages", n)
+	}
+	p.exec(t, `COMMIT`)
+	left := func() int { return one[int](t, p, `SELECT count(*) FROM pglock.receipts`) }
+	for n := 0; left() > 5000; n++ {
+		if n == 2000 {
+			t.Fatalf("%d old receipts are left", left()-5000)
+		}
+		p.exec(t, `SELECT pglock.sweep(50, p_every => '0')`)
+	}
+	receipts(300, 8*24*time.Hour)
+	if n := one[int](t, p, `SELECT pglock.sweep(1000)`); n != 300 || left() != 5000 {
+		t.Errorf("a sweep of an operator has removed %d, want all 300", n)
+	}
+}
+
 // A look says for how long the session lives at least. Requests do not shorten that, and a look that could not note it
 // says so.
 func TestI8_ALookKeepsASessionForAsLongAsItSays(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 const DefaultIdle = 24 * time.Hour
 
 const (
-	sweptAtOnce  = 1000 // of each kind
+	sweptAtOnce  = 10_000 // of each kind: a sweep reads all receipts
 	eventsAtOnce = 1000
 	namesAtOnce  = 1000
 	// A try stops every grant for at most a tenth of a second, and a step for as long as it lasts. The pause after it

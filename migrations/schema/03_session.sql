@@ -186,7 +186,8 @@ END $$;
 -- done once that are no longer kept (a day longer than they are accepted, in case the clock is set back), and with
 -- p_history the old end of the history. It skips what somebody has locked, and waits for nobody (I25). With p_every it
 -- does nothing, and answers NULL, if somebody has begun a sweep with the history within that time: a thousand clients
--- are not to read the tables a thousand times, nor to try if that fails.
+-- are not to read the tables a thousand times, nor to try if that fails. Of the receipts it then looks at p_limit pages
+-- somewhere: an index of their times would cost each write more, and a client has little time for a sweep.
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true, p_every interval DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -194,6 +195,8 @@ AS $$
 DECLARE
   ok    boolean := require_read_committed()
     AND is_count('limit', p_limit, 1, 100000) AND (p_every IS NULL OR is_age('every', p_every));
+  page  bigint := CASE WHEN p_every IS NULL THEN 0 ELSE p_limit * floor(random() * ceil(pg_relation_size('receipts')
+    / current_setting('block_size')::float8 / p_limit)) END;
   dead  record;
   n     bigint;
   total bigint := 0;
@@ -205,20 +208,20 @@ BEGIN
     PERFORM setval('swept_seq', floor(extract(epoch FROM clock_timestamp()))::bigint);
   END IF;
   FOR dead IN SELECT * FROM (VALUES
-    ('waiters', $of$ o.enqueued_at < $1 - interval '1 minute' AND (
-                       NOT EXISTS (SELECT FROM sessions s
-                         WHERE s.session_id = o.session_id AND s.alive_until > $1 - interval '1 minute')
+    ('waiters', '1 minute', $of$ o.enqueued_at < $1 AND (
+                       NOT EXISTS (SELECT FROM sessions s WHERE s.session_id = o.session_id AND s.alive_until > $1)
                        OR o.ticket <= (SELECT l.served FROM locks l WHERE l.name = o.name AND l.slot = 0)) $of$),
-    ('sessions', $of$ GREATEST(o.alive_until, o.seen_at, o.holds_until) < $1 - interval '1 minute'
+    ('sessions', '1 minute', $of$ GREATEST(o.alive_until, o.seen_at, o.holds_until) < $1
                        AND (coalesce(o.mark, 0), coalesce(o.pid, 0)) NOT IN (SELECT m.mark, m.pid FROM marked_pids() m)
                        $of$),
-    ('spent_grants', $of$ o.at < $1 - interval '1 hour' ORDER BY o.at $of$),
-    ('receipts', $of$ o.at < $1 - interval '7 days' $of$),
-    ('done_keys', $of$ o.keep_until < $1 - interval '1 day' ORDER BY o.keep_until $of$)) AS d (kind, which)
+    ('spent_grants', '1 hour', $of$ o.at < $1 ORDER BY o.at $of$),
+    ('done_keys', '1 day', $of$ o.keep_until < $1 ORDER BY o.keep_until $of$),
+    ('receipts', '7 days', $of$ o.ctid >= $3 AND o.ctid < $4 AND o.at < $1 $of$)) AS d (kind, age, which)
   LOOP
     EXECUTE format('DELETE FROM %1$I WHERE ctid = ANY (ARRAY(
                       SELECT o.ctid FROM %1$I o WHERE %2$s LIMIT $2 FOR UPDATE SKIP LOCKED))', dead.kind, dead.which)
-      USING clock_timestamp(), p_limit;
+      USING clock_timestamp() - dead.age::interval, p_limit, format('(%s,0)', page)::tid,
+        format('(%s,0)', CASE WHEN p_every IS NULL THEN 4294967295 ELSE page + p_limit END)::tid;
     GET DIAGNOSTICS n = ROW_COUNT;
     total := total + n;
   END LOOP;

@@ -57,8 +57,8 @@ var ofWaiting = []mutant{
 	{"sweep removes the tickets of those who live", []edit{
 		{
 			schema,
-			"WHERE s.session_id = o.session_id AND s.alive_until > $1 - interval '1 minute') OR",
-			"WHERE s.session_id = o.session_id AND s.alive_until > $1 + interval '1 minute') OR",
+			"WHERE s.session_id = o.session_id AND s.alive_until > $1) OR",
+			"WHERE s.session_id = o.session_id AND s.alive_until > $1 + interval '2 minutes') OR",
 		},
 	}, integration, "^TestSweepRemoves"},
 	{"sweep removes tickets that count", []edit{
@@ -68,11 +68,10 @@ var ofWaiting = []mutant{
 		{schema, "OR o.ticket <= (SELECT l.served FROM locks l WHERE l.name = o.name AND l.slot = 0)) $of$", ") $of$"},
 	}, integration, "^TestThoseWhoDied"},
 	{"sweep removes a session as soon as it is dead", []edit{
-		{schema, "('sessions', $of$ GREATEST(o.alive_until, o.seen_at, o.holds_until) < $1 - interval '1 minute'",
-			"('sessions', $of$ GREATEST(o.alive_until, o.seen_at, o.holds_until) < $1"},
+		{schema, "('sessions', '1 minute',", "('sessions', '0',"},
 	}, integration, "^TestSweepRemoves"},
 	{"I17 sweep removes a receipt within the week", []edit{
-		{schema, "o.at < $1 - interval '7 days'", "o.at < $1 - interval '1 day'"},
+		{schema, "('receipts', '7 days',", "('receipts', '1 day',"},
 	}, integration, "^TestSweepRemoves"},
 	{"I5 whoever knows a ticket learns its grant ID", []edit{
 		{schema, "WHERE q.session_id = session_of(p_session_key) AND q.ticket = ANY (p_tickets)",
@@ -176,12 +175,10 @@ var ofSuccession = []mutant{
 			"'1 minute'"},
 	}, integration, "^TestTrap9_AGrantID"},
 	{"trap 9: sweep forgets grant IDs that were given up a minute ago", []edit{
-		{schema, "('spent_grants', $of$ o.at < $1 - interval '1 hour'", "('spent_grants', $of$ o.at < $1 - interval " +
-			"'1 minute'"},
+		{schema, "('spent_grants', '1 hour',", "('spent_grants', '1 minute',"},
 	}, integration, "^TestTrap9_AGrantID"},
 	{"sweep keeps grant IDs that were given up for ten hours", []edit{
-		{schema, "('spent_grants', $of$ o.at < $1 - interval '1 hour'", "('spent_grants', $of$ o.at < $1 - interval " +
-			"'10 hours'"},
+		{schema, "('spent_grants', '1 hour',", "('spent_grants', '10 hours',"},
 	}, integration, "^TestTrap9_AGrantID"},
 	{"I21 a lock of which a grant ID was given up is never pruned", []edit{
 		{schema, "spent_until = clock_timestamp() + interval '1 hour'", "spent_until = 'infinity'"},

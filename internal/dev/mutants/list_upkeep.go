@@ -41,8 +41,14 @@ var ofUpkeep = []mutant{
 		{schema, "    next := names[p_limit];", "    next := p_after;"},
 	}, command, "^TestPruneGoesOn|^TestPruneTakesTheTable"},
 	{"sweep removes keys on the day they are kept no longer", []edit{
-		{schema, "o.keep_until < $1 - interval '1 day' ORDER", "o.keep_until < $1 ORDER"},
+		{schema, "('done_keys', '1 day',", "('done_keys', '0',"},
 	}, integration, "^TestOnceForgets"},
+	{"a client's sweep reads all receipts", []edit{
+		{schema, "o.ctid >= $3 AND o.ctid < $4 AND ", ""},
+	}, integration, "^TestASweepOfAClient"},
+	{"a client's sweep looks at the same receipts as the last", []edit{
+		{schema, "p_limit * floor(random() *", "p_limit * floor(0 *"},
+	}, integration, "^TestASweepOfAClient"},
 	{"I25 sweep waits for what others have locked", []edit{
 		{schema, "WHERE %2$s LIMIT $2 FOR UPDATE SKIP LOCKED))'", "WHERE %2$s LIMIT $2 FOR UPDATE))'"},
 	}, integration, "^TestI25_Sweeping"},
