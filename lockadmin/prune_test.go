@@ -58,6 +58,25 @@ func TestAPruneThatFindsNothingOldLocksNoRecord(t *testing.T) {
 	must.Do(t, prune.Commit(t.Context()))
 }
 
+// The clock was ahead when the first entries were written, and was set back.
+func TestEntriesOfATimeToComeHoldUpNoPrune(t *testing.T) {
+	db := pgtest.Parallel(t)
+	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
+	entries := func(at string, n int) {
+		execute(t, conn, `INSERT INTO pglock.events (kind, lock_name, token, at)
+			SELECT 'takeover', 'a', n, $1::text::timestamptz FROM generate_series(1, $2::int) n`, at, n)
+	}
+	entries("2999-01-01", 1000)
+	entries("2020-01-01", 10)
+	if got := column(t, conn, `SELECT pglock.sweep()::text`); got[0] != "10" {
+		t.Errorf("a sweep removed %s entries, want 10", got[0])
+	}
+	entries("2020-01-01", 10)
+	if p, err := admin.Prune(t.Context(), lockadmin.PruneOptions{}); err != nil || p.Events != 10 {
+		t.Errorf("%+v, %v; want ten entries pruned", p, err)
+	}
+}
+
 // While somebody has locked the record of the installation, or the history, only the history has to wait.
 func TestAPruneOfAHistoryThatWaitsIsInNobodysWay(t *testing.T) {
 	t.Parallel()
