@@ -34,24 +34,27 @@ func TestTheSweepOfASubtreeEndsNoWatch(t *testing.T) {
 	}
 }
 
-// A sweep that finds the head locked leaves the mark of the subtree that it sweeps. That keeps nobody from pruning the
-// lock, when no request for the subtree is left.
+// A sweep that finds the head locked leaves its mark, and with it the request that the next sweep finds it by.
 func TestTheMarkOfASubtreeKeepsNoLockFromBeingPruned(t *testing.T) {
 	db := pgtest.Parallel(t)
 	p, busy := newPeer(t, db.URL()), newPeer(t, db.URL())
 	p.mustEnd(t, p.mustSubtree(t, "t").grant)
-	pruned := func() bool {
-		p.prune(t)
-		return one[int](t, p, `SELECT count(*) FROM pglock.locks WHERE name = 't'`) == 0
-	}
-	if pruned() {
+	p.mustEnd(t, p.mustSubtree(t, "other").grant)
+	if p.prune(t); one[int](t, p, `SELECT count(*) FROM pglock.locks WHERE name = 't'`) == 0 {
 		t.Fatal("a lock went whose subtree was not swept")
 	}
+	left := func() string {
+		p.exec(t, `SELECT pglock.sweep()`)
+		return one[string](t, p, `SELECT coalesce(string_agg(name, ', '), 'none') FROM pglock.locks
+			WHERE watched_until = 'infinity'`)
+	}
 	busy.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 't' FOR NO KEY UPDATE`) // as whoever renews its lease
-	p.exec(t, `SELECT pglock.sweep()`)
+	if got := left(); got != "t" {
+		t.Errorf("a sweep beside a renewal has left the marks of %s, want t", got)
+	}
 	busy.exec(t, `COMMIT`)
-	if !pruned() {
-		t.Error("the lock stays for ever")
+	if got := left(); got != "none" {
+		t.Errorf("the next sweep has left the marks of %s: they stay for ever", got)
 	}
 }
 
@@ -63,11 +66,12 @@ func TestASharedSubtreeIsWatchedThoughItWasAskedForBesideASweep(t *testing.T) {
 	look, stop := newPeer(t, db.URL()), newPeer(t, db.URL())
 	holder.mustEnd(t, holder.mustSubtree(t, "t").grant)
 	held := holder.mustAcquire(t, "t", time.Minute)
-	look.change(t, "sweep_subtrees", "gone := remove_ended(NULL, p_limit);", `gone := remove_ended(NULL, p_limit);
+	const find = "FROM ended_requests(NULL, p_limit) e;"
+	look.change(t, "sweep_subtrees", find, find+`
 		WHILE NOT pg_try_advisory_xact_lock_shared(1) LOOP PERFORM pg_sleep(0.01); END LOOP;`)
 	stop.exec(t, `SELECT pg_advisory_lock(1)`)
 	swept := must.Go(func() error { _, err := sweeper.Exec(t.Context(), `SELECT pglock.sweep()`); return err })
-	pgtest.Eventually(t, "the sweep to have removed what it may", func() bool {
+	pgtest.Eventually(t, "the sweep to have found what it may remove", func() bool {
 		return one[bool](t, look, `SELECT coalesce(wait_event = 'PgSleep', false) FROM pg_stat_activity WHERE pid = $1`,
 			sweeper.PgConn().PID())
 	})

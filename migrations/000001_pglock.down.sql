@@ -140,7 +140,7 @@ DROP FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot i
 DROP FUNCTION noted_end(p_name text, p_token bigint);
 DROP FUNCTION raise_lost(p_name text, p_token bigint, p_reason text);
 DROP FUNCTION sweep_subtrees(p_limit int);
-DROP FUNCTION remove_ended(p_name text, p_limit int);
+DROP FUNCTION ended_requests(p_name text, p_limit int);
 DROP FUNCTION ask_again(w waiters);
 DROP FUNCTION wake_tree(p_name text);
 DROP FUNCTION keep_queue(p_name text);

@@ -397,7 +397,7 @@ CREATE FUNCTION note_subtree(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  PERFORM remove_ended(w.name, 100);
+  DELETE FROM subtrees s WHERE s.ticket = ANY (ARRAY(SELECT e.ticket FROM ended_requests(w.name, 100) e));
   INSERT INTO subtrees AS s (ticket, name, grant_id, owner_id, mode, xact)
     VALUES (w.ticket, w.name, w.grant_id, w.owner_id, w.mode, pg_current_xact_id())
     ON CONFLICT (ticket) DO UPDATE SET name = EXCLUDED.name, grant_id = EXCLUDED.grant_id, mode = EXCLUDED.mode,
@@ -473,45 +473,45 @@ BEGIN
   PERFORM pg_notify('pglock_' || replace(w.session_id::text, '-', ''), hint(w.ticket, 0, 0, 0, w.grant_id));
 END $$;
 
--- remove_ended removes rows of requests that are neither queued nor granted any more, at most p_limit, for one name or
--- with NULL for all, and returns their names. It skips what somebody has locked.
-CREATE FUNCTION remove_ended(p_name text, p_limit int) RETURNS text[]
+-- ended_requests locks the rows of requests that are neither queued nor granted any more, at most p_limit, for one name
+-- or with NULL for all. It skips what somebody has locked.
+CREATE FUNCTION ended_requests(p_name text, p_limit int) RETURNS SETOF subtrees
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
 AS $$
-DECLARE
-  gone text[];
 BEGIN
-  WITH ended AS (
-      DELETE FROM subtrees s WHERE s.ctid = ANY (ARRAY(
-        SELECT o.ctid FROM subtrees o
-        WHERE o.name >= coalesce(p_name, '') AND o.name <= coalesce(p_name, (SELECT max(m.name) FROM subtrees m))
-          AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = o.name AND q.ticket = o.ticket)
-          AND NOT EXISTS (SELECT FROM locks l WHERE l.name = o.name AND l.ticket = o.ticket AND l.grant_id = o.grant_id
-            AND NOT is_over(l.expires_at, l.ended_at))
-        LIMIT p_limit FOR UPDATE SKIP LOCKED)) RETURNING s.name)
-    SELECT array_agg(e.name) INTO gone FROM ended e;
-  RETURN gone;
+  RETURN QUERY SELECT * FROM subtrees o
+    WHERE o.name >= coalesce(p_name, '') AND o.name <= coalesce(p_name, (SELECT max(m.name) FROM subtrees m))
+      AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = o.name AND q.ticket = o.ticket)
+      AND NOT EXISTS (SELECT FROM locks l WHERE l.name = o.name AND l.ticket = o.ticket AND l.grant_id = o.grant_id
+        AND NOT is_over(l.expires_at, l.ended_at))
+    LIMIT p_limit FOR UPDATE SKIP LOCKED;
 END $$;
 
--- sweep_subtrees is remove_ended for all names, and returns how many. The heads of names that have no row any more are
--- watched for a day after that, the most that anybody else may have asked for: watch writes nothing where a subtree's
--- mark is. It looks for rows once more when it has locked the heads, so that it sees each that was granted before. That
--- it has locked some is noted: see require_unrenewed. When no row is left it notes that. It waits for nobody.
+-- sweep_subtrees removes the rows of all ended_requests, at most p_limit, and returns how many. The heads of names that
+-- have no row any more are watched for a day after that, the most that anybody else may have asked for: watch writes
+-- nothing where a subtree's mark is. A head that somebody has locked keeps its mark and its rows for the next sweep. It
+-- looks for rows once more when it has locked the heads, so that it sees each that was granted before. That it has
+-- locked some is noted: see require_unrenewed. When no row is left it notes that. It waits for nobody.
 CREATE FUNCTION sweep_subtrees(p_limit int) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
-  gone  text[];
+  ended bigint[];
+  names text[];
   heads text[];
+  n     bigint;
 BEGIN
   IF NOT (SELECT i.subtrees FROM installation i) THEN
     RETURN 0;
   END IF;
-  gone := remove_ended(NULL, p_limit);
+  SELECT array_agg(e.ticket), array_agg(e.name) INTO ended, names FROM ended_requests(NULL, p_limit) e;
   heads := ARRAY(
-    SELECT h.name FROM locks h WHERE h.name = ANY (gone) AND h.slot = 0 AND h.watched_until = 'infinity'
+    SELECT h.name FROM locks h WHERE h.name = ANY (names) AND h.slot = 0 AND h.watched_until = 'infinity'
     FOR NO KEY UPDATE SKIP LOCKED);
   PERFORM set_config('pglock.kept', 'true', true) WHERE heads <> '{}';
+  DELETE FROM subtrees s WHERE s.ticket = ANY (ended) AND (s.name = ANY (heads) OR NOT EXISTS (
+    SELECT FROM locks l WHERE l.name = s.name AND l.slot = 0 AND l.watched_until = 'infinity'));
+  GET DIAGNOSTICS n = ROW_COUNT;
   UPDATE locks l SET watched_until = clock_timestamp() + interval '24 hours'
     WHERE l.name = ANY (heads) AND l.slot = 0 AND NOT EXISTS (SELECT FROM subtrees s WHERE s.name = l.name);
   IF NOT EXISTS (SELECT FROM subtrees) THEN
@@ -523,5 +523,5 @@ BEGIN
       NULL;
     END;
   END IF;
-  RETURN coalesce(cardinality(gone), 0);
+  RETURN n;
 END $$;

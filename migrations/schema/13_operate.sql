@@ -277,8 +277,7 @@ BEGIN
       SELECT m.name FROM (SELECT u.name, count(*) AS n FROM unnest(mine) AS u (name) GROUP BY u.name) m
         CROSS JOIN LATERAL (
           SELECT count(*) AS n, max(GREATEST(o.ended_at, o.expires_at)) AS ended,
-                 max(GREATEST(o.spent_until, CASE WHEN o.watched_until < 'infinity' OR EXISTS (
-                   SELECT FROM subtrees s WHERE s.name = o.name) THEN o.watched_until END)) AS needed
+                 max(GREATEST(o.spent_until, o.watched_until)) AS needed
           FROM locks o WHERE o.name = m.name) l
       WHERE (SELECT q.name FROM waiters q WHERE q.name = m.name LIMIT 1) IS NULL
         AND l.n = m.n AND l.ended <= since AND (l.needed <= clock_timestamp()) IS NOT FALSE),

@@ -20,11 +20,10 @@ var ofUpkeep = []mutant{
 			"ended"},
 	}, integration, "^TestI21_PruneLeaves"},
 	{"I21 prune forgets grant IDs that were given up", []edit{
-		{schema, "max(GREATEST(o.spent_until, CASE", "max(GREATEST(NULL, CASE"},
+		{schema, "max(GREATEST(o.spent_until, o.watched_until)) AS", "max(o.watched_until) AS"},
 	}, integration, "^TestI21_PruneLeaves"},
 	{"prune removes a lock that somebody watches", []edit{
-		{schema, "SELECT FROM subtrees s WHERE s.name = o.name) THEN o.watched_until END)) AS needed",
-			"SELECT FROM subtrees s WHERE s.name = o.name) THEN NULL::timestamptz END)) AS needed"},
+		{schema, "max(GREATEST(o.spent_until, o.watched_until)) AS", "max(o.spent_until) AS"},
 	}, integration, "^TestI21_PruneLeaves"},
 	{"I4 prune removes a lock of which one slot has a COMMIT under way", []edit{
 		{
