@@ -41,6 +41,28 @@ func TestI4_A5_PrepareTransaction(t *testing.T) {
 	t.Run("holds the lock until it is ended", func(t *testing.T) { preparedHoldsTheLock(t, server) })
 	t.Run("is refused after the lease", func(t *testing.T) { prepareIsRefused(t, server) })
 	t.Run("in the callback of Write", func(t *testing.T) { callbackPrepares(t, server) })
+	t.Run("keeps nobody in the queue", func(t *testing.T) { preparedKeepsNobodyQueued(t, server) })
+}
+
+// Those who have waited for a lock that a prepared transaction keeps leave no ticket, also where it had readers.
+func preparedKeepsNobodyQueued(t *testing.T, server *pgserver.Server) {
+	p, c := newPeer(t, server.URL()), newClient(t, newPool(t, server.URL()))
+	mustRelease(t, mustTry(t, c, "left", pglock.WithShared()))
+	g := p.mustAcquire(t, "left", time.Minute)
+	p.exec(t, `BEGIN`)
+	must.Do(t, p.fence(t.Context(), g, "left"))
+	p.exec(t, `PREPARE TRANSACTION 'left'`)
+	endNow(t, p, "left")
+	for range 5 {
+		if _, err := c.Acquire(t.Context(), "left", pglock.WithMaxWait(100*time.Millisecond)); !errors.Is(err,
+			context.DeadlineExceeded) {
+			t.Errorf("a wait beside a prepared transaction: %v", err)
+		}
+	}
+	pgtest.Eventually(t, "the tickets to go", func() bool {
+		return one[int](t, p, `SELECT count(*) FROM pglock.waiters WHERE name = 'left'`) == 0
+	})
+	p.exec(t, `ROLLBACK PREPARED 'left'`)
 }
 
 // A fenced transaction that is prepared was checked then, and holds the lock until it is ended, by whoever: safe, and

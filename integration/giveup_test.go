@@ -247,3 +247,29 @@ func TestGiveUp_EachOfSeveralHasItsOwnPlace(t *testing.T) {
 		}
 	}
 }
+
+// Whoever leaves while somebody keeps the head locked has left, though it cannot serve those behind. They learn from a
+// look that it is their turn.
+func TestI8_WhoeverLeavesBesideALockedHeadHasLeft(t *testing.T) {
+	db := pgtest.Parallel(t)
+	p, busy := newHastyPeer(t, db.URL()), newPeer(t, db.URL())
+	p.party("holder", "shared", time.Minute).mustGet(t, "x")
+	first := p.party("first", "exclusive", time.Minute).mustQueue(t, "x")
+	second := p.party("second", "exclusive", time.Minute).mustQueue(t, "x")
+	third := p.party("third", "exclusive", time.Minute).mustQueue(t, "x")
+	behind := p.party("behind", "shared", time.Minute).mustQueue(t, "x")
+	busy.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 'x' AND slot = 0 FOR UPDATE`)
+	p.exec(t, waysToLeave["give_up"], first.key, "x", first.id)
+	p.exec(t, `SELECT pglock.give_up($1, '{x, x}', ARRAY[$2, $3]::uuid[])`, second.key, second.id, third.id)
+	if got := queuedFor(t, p, "x"); got != "behind" {
+		t.Errorf("%q wait, want the one behind", got)
+	}
+	busy.exec(t, `ROLLBACK`)
+	if s, queued := behind.look(t); !queued || !s.first || *s.left > 0 {
+		t.Errorf("I8: the look of the one behind: %+v, %v; want that it is to ask now", s, queued)
+	}
+	must.Do(t, behind.ask(t, "x", true, false))
+	if got := heldBy(t, p, "x"); got != "holder behind" {
+		t.Errorf("I8: %s hold it, want both readers", got)
+	}
+}

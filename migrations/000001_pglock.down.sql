@@ -174,6 +174,7 @@ DROP FUNCTION break_lock(p_name text, p_reason text, p_actor text, p_token bigin
 DROP FUNCTION take_to_break(p_name text, p_slot int);
 DROP FUNCTION end_grant(p_head locks, p_grant_id uuid);
 DROP FUNCTION take_to_spend(p_name text, p_grant_ids uuid[]);
+DROP FUNCTION await_to_leave(p_name text);
 DROP FUNCTION await_row(p_name text, p_slot int);
 DROP FUNCTION give_up_all(p_name text, p_grant_ids uuid[], p_session_id uuid, p_spend boolean, OUT ended boolean[], OUT places int[], OUT token bigint, OUT more json);
 DROP FUNCTION give_up(p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean, p_alone boolean);

@@ -233,8 +233,8 @@ END $$;
 -- waiters. With p_spend it also spends their grant IDs, so that a request still under way is refused. For this it
 -- changes the head: a request that has already read the head and does not see the note finds the head changed. Locks
 -- are taken in the byte order of names. It returns one answer per request: ended says that a grant had come, place is
--- the place that the ticket had, more is as in acquire_lease. One request waits for whoever has taken its lock's head,
--- at most a second; several wait only for a moment: 55P03, and nothing was done.
+-- the place that the ticket had, more is as in acquire_lease. Requests for one lock wait for whoever has taken its head,
+-- at most a second; those for several wait only for a moment: 55P03, and nothing was done.
 CREATE FUNCTION give_up(
   p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false, p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, ended boolean, place int, token bigint, more json)
@@ -251,8 +251,8 @@ BEGIN
   IF p_session_key IS NULL OR p_spend IS NULL OR (SELECT bool_or(g IS NULL) FROM unnest(p_grant_ids) g) THEN
     ok := refuse('session_key, grant_id or spend', NULL, 'not be NULL');
   END IF;
-  ok := cardinality(p_names) = 1 OR set_config('lock_timeout', '50ms', true) IS NOT NULL    -- until the function ends
-    AND set_config('pglock.ends_many', 'true', true) IS NOT NULL;
+  ok := p_names[1] = ALL (p_names) OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
+  ok := cardinality(p_names) = 1 OR set_config('pglock.ends_many', 'true', true) IS NOT NULL;
   FOR a IN
     SELECT g.name COLLATE "C" AS name, array_agg(g.grant_id ORDER BY g.n) AS grant_ids, array_agg(g.n
       ORDER BY g.n) AS ns
@@ -279,7 +279,8 @@ END $$;
 
 -- give_up_all is give_up for requests of one lock. The tickets go first, without the head: a ticket that is locked is
 -- passed over by whoever serves the queue, and one that they are serving is waited for. So who leaves the queue of a
--- held lock is in nobody's way. It takes the head to spend, and where the lock may be free for those behind.
+-- held lock is in nobody's way. It takes the head to spend, and where the lock may be free for those behind: if it can
+-- be had in time. Otherwise they learn from a look that it is their turn.
 CREATE FUNCTION give_up_all(
   p_name text, p_grant_ids uuid[], p_session_id uuid, p_spend boolean,
   OUT ended boolean[], OUT places int[], OUT token bigint, OUT more json)
@@ -317,7 +318,8 @@ BEGIN
     mine := EXISTS (SELECT FROM locks l                  -- also beside a ticket that was passed over
       WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids) AND is_running(l.expires_at, l.ended_at));
     head := CASE WHEN mine OR NOT is_running(head.expires_at, head.ended_at)
-      THEN take_head(p_name, mine OR head.top_slot > 0 OR is_over(head.expires_at, head.ended_at), false) END;
+      THEN take_head(p_name, mine OR (head.top_slot > 0 OR is_over(head.expires_at, head.ended_at))
+        AND await_to_leave(p_name), false) END;
   END IF;
   FOR i IN 1..cardinality(p_grant_ids) LOOP
     ended[i] := end_grant(head, p_grant_ids[i]);
@@ -352,6 +354,17 @@ EXCEPTION
   WHEN lock_not_available THEN RETURN false;
 END $$;
 
+-- await_to_leave waits for whoever has locked the head, and says whether those who leave the queue may wait for it. A
+-- fenced transaction that is at its COMMIT, or prepared, may keep it for long, and their tickets must go. Who leaves
+-- several queues does not ask: it fails where it has to wait, and is repeated for each.
+CREATE FUNCTION await_to_leave(p_name text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  PERFORM knock(p_name, 0);
+  RETURN current_setting('lock_timeout')::interval < '1 s' OR await_row(p_name, 0);
+END $$;
+
 -- take_to_spend takes the head for those who spend grant IDs. A fenced transaction that is at its COMMIT, or prepared,
 -- may keep it for long. Then it locks the head only against grants, and returns no head, so that nothing is granted.
 -- By then whoever had joined with one of these grant IDs has had a second; a ticket that is still being written shows
@@ -361,7 +374,7 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   PERFORM knock(p_name, 0);
-  IF current_setting('lock_timeout')::interval >= '1 s' AND NOT await_row(p_name, 0) THEN   -- not one of several
+  IF current_setting('lock_timeout')::interval >= '1 s' AND NOT await_row(p_name, 0) THEN   -- no other lock's, too
     PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
     IF NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids)) THEN
       RETURN NULL;

@@ -337,10 +337,17 @@ var ofTheQueue = []mutant{
 		{
 			schema,
 			"head := CASE WHEN mine OR NOT is_running(head.expires_at, head.ended_at) THEN take_head(p_name, mine OR " +
-				"head.top_slot > 0 OR is_over(head.expires_at, head.ended_at), false) END;",
+				"(head.top_slot > 0 OR is_over(head.expires_at, head.ended_at)) AND await_to_leave(p_name), " +
+				"false) END;",
 			"head := take_head(p_name, true, false);",
 		},
 	}, integration, "^TestI14_Whoever"},
+	{"who leaves the queue stays in it while somebody keeps the head locked", []edit{
+		{schema, "AND await_to_leave(p_name), false)", "AND true, false)"},
+	}, integration, "^TestI8_WhoeverLeavesBeside"},
+	{"many who leave one queue stay in it while somebody keeps the head locked", []edit{
+		{schema, "ok := p_names[1] = ALL (p_names) OR", "ok := pg_catalog.cardinality(p_names) = 1 OR"},
+	}, integration, "^TestI8_WhoeverLeavesBeside"},
 	{"I14 a session that ends takes the heads of its queues", []edit{
 		{
 			schema,
