@@ -1701,6 +1701,8 @@ CREATE TYPE grants AS (token bigint, slot int, hints text[], handed int[], slots
 -- as a limit leaves room for (I9). After the queue comes w, which has no ticket yet and may be NULL. The caller has
 -- taken the head; p_at is its place, if it knows it. The answer itself informs the waiters of p_session_id; p_grant_id
 -- is the request that is being answered. p_own: w is_own, and so comes before the queue, which waits for its owner.
+-- NULL as p_grant_id: it follows an end, which must not fail because the history is locked. Then a grant over a lease
+-- that ran out is left to the first in the queue, who asks, as after an expiry.
 --
 -- Every ticket up to the last one that was served counts no more: it was granted, its session is dead, or somebody is
 -- taking it back, or it names another limit than the leases that stand: of two that join at once with two limits
@@ -1736,7 +1738,8 @@ BEGIN
       AND (p_head.queued OR nxt.ticket = 0 OR keep_queue(nxt.name));
     p_own := false;
     IF nxt.mode = 'exclusive' THEN
-      EXIT WHEN shared > 0 OR limited > 0;
+      EXIT WHEN shared > 0 OR limited > 0
+        OR p_grant_id IS NULL AND p_head.expires_at > '-infinity' AND NOT history_open();
       batch := claim(ARRAY[nxt], upto);
       IF batch IS NOT NULL THEN
         g := grant_head(g, nxt, coalesce(p_at, place_of(p_head.name)), above, p_head.expires_at > '-infinity',
@@ -1746,7 +1749,7 @@ BEGIN
       batch := NULL;  EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
       IF (nxt.capacity <> in_use) IS NOT TRUE THEN
         slots := free_slots(p_head.name, nxt.capacity,
-          LEAST(nxt.capacity - limited, CASE WHEN nxt.ticket = 0 THEN 1 ELSE 1000 END));
+          LEAST(nxt.capacity - limited, CASE WHEN nxt.ticket = 0 THEN 1 ELSE 1000 END), p_grant_id IS NULL);
         EXIT WHEN slots IS NULL;
         batch := claim(CASE WHEN nxt.ticket > 0 THEN next_batch(nxt, pg_catalog.cardinality(slots)) ELSE ARRAY[nxt] END, upto);
       END IF;
@@ -1857,8 +1860,8 @@ BEGIN
 END $$;
 
 -- free_slots locks slots whose leases are over, the lowest first, and adds new ones: at most p_most, none above the
--- limit. NULL if there is none.
-CREATE FUNCTION free_slots(p_name text, p_capacity int, p_most int) RETURNS int[]
+-- limit. NULL if there is none. With p_ended it leaves out what ran out while the history is locked: see serve.
+CREATE FUNCTION free_slots(p_name text, p_capacity int, p_most int, p_ended boolean) RETURNS int[]
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -1869,6 +1872,7 @@ BEGIN
     SELECT l.slot FROM locks l
     WHERE l.name = p_name AND l.slot > 0 AND l.slot <= coalesce(p_capacity, l.slot)
       AND is_over(l.expires_at, l.ended_at)
+      AND (l.expires_at = '-infinity' OR (SELECT NOT p_ended OR history_open()))        -- asked once, and only then
     ORDER BY l.slot LIMIT GREATEST(p_most, 0) FOR UPDATE SKIP LOCKED) f;
   SELECT l.top_slot INTO top FROM locks l WHERE l.name = p_name AND l.slot = 0;
   slots := slots || ARRAY(SELECT generate_series(top + 1, LEAST(top + p_most - coalesce(pg_catalog.cardinality(slots), 0),
@@ -6171,6 +6175,22 @@ CREATE TRIGGER note_tenure AFTER UPDATE ON locks FOR EACH ROW WHEN (
       OR NEW.grants <> OLD.grants AND OLD.ended_at IS DISTINCT FROM OLD.expires_at))
   EXECUTE FUNCTION note_tenure();
 ALTER TABLE locks DISABLE TRIGGER note_tenure;
+
+-- history_open says that the history can be written, and then keeps it so until the transaction ends. It waits for
+-- whoever has locked it as note_tenure does. It locks no row in its subtransaction: see await_row.
+CREATE FUNCTION history_open() RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '100ms'
+AS $$
+BEGIN
+  IF current_setting('pglock.history_locked', true) = statement_timestamp()::text THEN
+    LOCK TABLE events IN ROW EXCLUSIVE MODE NOWAIT;
+  END IF;
+  LOCK TABLE events IN ROW EXCLUSIVE MODE;
+  RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+  PERFORM set_config('pglock.history_locked', statement_timestamp()::text, true);
+  RETURN false;
+END $$;
 
 -- history_settings tells the level; for how long the history is kept, in microseconds; since when it has every tenure,
 -- NULL if it has not; and when what pruning may have removed had ended, NULL if it has removed nothing.

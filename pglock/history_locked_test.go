@@ -123,3 +123,58 @@ func TestReleasesAndGrantsAfterThemGoOnWhileTheHistoryIsLocked(t *testing.T) {
 		})
 	}
 }
+
+// A grant over a lease that ran out needs its entry. An end goes on without such a grant while the history is locked.
+func TestEndGoesOnWhileTheHistoryLacksALeaseThatRanOut(t *testing.T) {
+	db := pgtest.Parallel(t)
+	conn, other := db.Conn(t), db.Conn(t)
+	locks := []struct{ name, over, held, waits, granted string }{ // granted: while the history is locked
+		{"slot", "shared", "exclusive", "shared", "true"}, // in another slot
+		{"limit", "limit", "exclusive", "limit", "false"},
+		{"head", "exclusive", "shared", "exclusive", "false"},
+	}
+	ends := map[string]string{
+		"release": "SELECT released::text FROM held, pglock.release_lease(name, token, grant_id)",
+		"releases": `SELECT released::text FROM held,
+			pglock.release_leases(ARRAY[name], ARRAY[token], ARRAY[grant_id], ARRAY[slot])`,
+		"give up": "SELECT ended::text FROM held, pglock.give_up(" + someID + ", ARRAY[name], ARRAY[grant_id])",
+	}
+	acquire := func(name, mode, grant string) string {
+		t.Helper()
+		return answerOf(t, conn, fmt.Sprintf(`SELECT granted::text FROM pglock.acquire_lease('%s', %s, %s, 'h', '1 h',
+			p_session_ttl => '1 h', p_wait => true, p_mode => '%[4]s', p_capacity => nullif('%[4]s' = 'limit', false)::int)`,
+			name, grant, someID, mode))
+	}
+	each := func(do func(end, name string, i int)) {
+		for end := range ends {
+			for i, l := range locks {
+				do(end, end+" "+l.name, i)
+			}
+		}
+	}
+	each(func(_, name string, i int) {
+		acquire(name, locks[i].over, "gen_random_uuid()")
+		execute(t, conn, `UPDATE pglock.locks SET expires_at = clock_timestamp()
+			WHERE name = $1 AND expires_at > now()`, name)
+		acquire(name, locks[i].held, "gen_random_uuid()")
+		acquire(name, locks[i].waits, "md5('"+name+"')::uuid")
+	})
+	lockHistory(t, other)
+	each(func(end, name string, i int) {
+		ended := answerOf(t, conn, fmt.Sprintf(`WITH held AS MATERIALIZED (
+			SELECT * FROM pglock.locks WHERE name = '%s' AND expires_at > now()) %s`, name, ends[end]))
+		if ended != "true" {
+			t.Errorf("%s: ended %s", name, ended)
+		}
+		granted := answerOf(t, conn, "SELECT bool_or(held)::text FROM pglock.get_lock('"+name+"')")
+		if want := locks[i].granted; granted != want {
+			t.Errorf("%s: granted %s, want %s", name, granted, want)
+		}
+	})
+	execute(t, other, "ROLLBACK")
+	each(func(_, name string, i int) {
+		if granted := acquire(name, locks[i].waits, "md5('"+name+"')::uuid"); granted != "true" {
+			t.Errorf("%s, afterwards: granted %s", name, granted)
+		}
+	})
+}

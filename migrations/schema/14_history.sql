@@ -40,6 +40,22 @@ CREATE TRIGGER note_tenure AFTER UPDATE ON locks FOR EACH ROW WHEN (
   EXECUTE FUNCTION note_tenure();
 ALTER TABLE locks DISABLE TRIGGER note_tenure;
 
+-- history_open says that the history can be written, and then keeps it so until the transaction ends. It waits for
+-- whoever has locked it as note_tenure does. It locks no row in its subtransaction: see await_row.
+CREATE FUNCTION history_open() RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '100ms'
+AS $$
+BEGIN
+  IF current_setting('pglock.history_locked', true) = statement_timestamp()::text THEN
+    LOCK TABLE events IN ROW EXCLUSIVE MODE NOWAIT;
+  END IF;
+  LOCK TABLE events IN ROW EXCLUSIVE MODE;
+  RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+  PERFORM set_config('pglock.history_locked', statement_timestamp()::text, true);
+  RETURN false;
+END $$;
+
 -- history_settings tells the level; for how long the history is kept, in microseconds; since when it has every tenure,
 -- NULL if it has not; and when what pruning may have removed had ended, NULL if it has removed nothing.
 CREATE FUNCTION history_settings(OUT level text, OUT keep_us bigint, OUT since timestamptz, OUT pruned timestamptz)

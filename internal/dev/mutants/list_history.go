@@ -56,10 +56,17 @@ var ofHistory = []mutant{
 	}, library, "^TestStatementWaitsOnce"},
 	{"history: each release of a statement waits for it", []edit{
 		{schema, "  IF current_setting('pglock.history_locked', true) = statement_timestamp()::text THEN\n    LOCK " +
-			"TABLE events IN ROW EXCLUSIVE MODE NOWAIT;\n  END IF;\n", ""},
+			"TABLE events IN ROW EXCLUSIVE MODE NOWAIT;\n  END IF;\n  INSERT", "  INSERT"},
 	}, library, "^TestReleasesAndGrants"},
+	{"history: a release waits for it to grant over a lease of the head", []edit{
+		{schema, " OR p_grant_id IS NULL AND p_head.expires_at > '-infinity' AND NOT history_open();", ";"},
+	}, library, "^TestEndGoesOn"},
+	{"history: a release waits for it to grant over a slot's lease", []edit{
+		{schema, " AND (l.expires_at = '-infinity' OR (SELECT NOT p_ended OR history_open()))", ""},
+	}, library, "^TestEndGoesOn"},
 	{"history: who sets the mark keeps a release out of it", []edit{
-		{schema, "    LOCK TABLE events IN ROW EXCLUSIVE MODE NOWAIT;\n", "    RETURN NULL;\n"},
+		{schema, "    LOCK TABLE events IN ROW EXCLUSIVE MODE NOWAIT;\n  END IF;\n  INSERT",
+			"    RETURN NULL;\n  END IF;\n  INSERT"},
 	}, administration, "^TestNobodyKeepsARelease"},
 	{"history: a grant of slots waits for it without an entry", []edit{
 		{schema, "  IF EXISTS (SELECT FROM locks l WHERE l.name = lock AND l.slot = ANY (p_slots) AND l.expires_at > " +
