@@ -263,6 +263,7 @@ func TestOnceForgetsKeysADayAfterTheirEnd(t *testing.T) {
 func TestI25_SweepingWaitsForNobody(t *testing.T) {
 	db := pgtest.Parallel(t)
 	look, a, b := newPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	patientTransactions(t, look)
 	look.exec(t,
 		`INSERT INTO pglock.done_keys SELECT 'old ' || n, 'x', 1, now(), now() - interval '2 days' FROM generate_series(1, 40) n;
 		INSERT INTO pglock.sessions SELECT gen_random_uuid(), 'dead', clock_timestamp() - interval '1 hour', clock_timestamp() - interval '1 hour' FROM generate_series(1, 40);

@@ -407,6 +407,15 @@ func TestI13_WhoeverHasLockedWhatOthersNeedHasASecond(t *testing.T) {
 		"a release that serves":            `release_lease($1, $2, $3, 0)`,
 		"a try that takes over":            `acquire_lease($1, $5, $4, 'p', '1 min')`,
 		"leaving the queue of a free lock": `give_up($4, ARRAY[$1], ARRAY[gen_random_uuid()], true)`,
+		"a break":                          `break_lock($1, 'test', 'test')`,
+		"a break of a session":             `break_session(pglock.session_of($4), 'test', 'test')`,
+		"the end of a session":             `end_session($4)`,
+		"a sweep":                          `sweep()`,
+		"a prune":                          `prune_locks('0')`,
+		"a prune of the history":           `prune_history()`,
+		"a change of the history":          `set_history('test', 'all')`,
+		"a new epoch":                      `advance_epoch('test', 'test')`,
+		"nothing: the history as it is":    `set_history('test', 'losses')`,
 		"idle: a try for a free lock":      `acquire_lease($1, $5, $4, 'p', '1 min')`,
 		"tries for a free lock":            `acquire_leases` + strings.ReplaceAll(requests, "{true}", "{false}") + `)`,
 		"idle: a try for a new lock":       `acquire_lease($1 || gen_random_uuid(), $5, $4, 'p', '1 min')`,
@@ -421,7 +430,9 @@ func TestI13_WhoeverHasLockedWhatOthersNeedHasASecond(t *testing.T) {
 			p.party("next", "exclusive", time.Minute).mustQueue(t, what)
 		case "a try that takes over":
 			endNow(t, p, what)
-		case "leaving the queue of a free lock", "idle: a try for a free lock", "tries for a free lock":
+		case "a prune of the history":
+			p.exec(t, `INSERT INTO pglock.events (kind, lock_name, token, at) VALUES ('takeover', 'a', 1, '2020-01-01')`)
+		case "leaving the queue of a free lock", "idle: a try for a free lock", "tries for a free lock", "a prune":
 			p.mustReleaseBy(t, "release_lease", g)
 		}
 		for _, own := range []string{"", "30000", "90000"} {

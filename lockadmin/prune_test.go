@@ -31,6 +31,8 @@ func TestNoEntryGoesWithoutTheMarkThatEntriesWerePruned(t *testing.T) {
 			execute(t, conn, `UPDATE pglock.installation SET history_keep = '0'`)
 			slow := must.Get(db.Conn(t).Begin(t.Context()))(t)
 			must.Get(slow.Exec(t.Context(), statement))(t)
+			must.Get(slow.Exec(t.Context(), `SELECT set_config(name, '0', true) FROM pg_settings
+				WHERE name IN ('idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout')`))(t)
 
 			if got := column(t, conn, `SELECT pglock.sweep()::text`); got[0] != "0" {
 				t.Errorf("a sweep removed %s entries", got[0])

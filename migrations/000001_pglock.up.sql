@@ -794,6 +794,7 @@ BEGIN
     PERFORM refuse_empty();
   END IF;
   INSERT INTO events (kind, lock_name, token, actor, reason) VALUES ('epoch', '', e, p_actor, p_reason);
+  ok := bound_rest(false);
   RETURN e;
 END $$;
 
@@ -979,6 +980,7 @@ BEGIN
   DELETE FROM sessions s WHERE s.session_id = session_of(p_session_key);
   known := FOUND;
   DELETE FROM waiters q WHERE q.session_id = session_of(p_session_key);
+  ok := bound_rest(false);
   RETURN known;
 END $$;
 
@@ -1031,6 +1033,7 @@ BEGIN
   IF p_history THEN
     total := total + (prune_history(NULL, p_limit)).removed;
   END IF;
+  ok := bound_rest(false);
   RETURN total;
 END $$;
 
@@ -2677,6 +2680,7 @@ BEGIN
         pg_catalog.array_to_string(tokens, ', '), p_token USING ERRCODE = 'LK006';
   END IF;
   SELECT b.* INTO holder, token, new_token, expires_at, handed, watched FROM break_row(r, p_reason, p_actor) b;
+  ok := bound_rest(false);
 END $$;
 
 -- break_row is break_lock for a row whose lease runs. The caller has taken the head, and locked the row.
@@ -6059,6 +6063,7 @@ BEGIN
   IF pg_catalog.cardinality(names) = p_limit THEN
     next := names[p_limit];
   END IF;
+  ok := bound_rest(false);
 END $$;
 
 
@@ -6129,6 +6134,7 @@ BEGIN
         NULL::int[], NULL::boolean;
     END IF;
   END LOOP;
+  ok := bound_rest(false);
 END $$;
 
 
@@ -6232,6 +6238,7 @@ BEGIN
       VALUES ('level', '', 0, p_actor, 'level ' || level || ', kept for '
         || CASE WHEN keep_us % 86400000000 = 0 THEN keep_us / 86400000000 || ' days'
                 ELSE keep_us / 1000000 || ' s' END);
+    ok := bound_rest(false);
   END IF;
 END $$;
 
@@ -6368,6 +6375,7 @@ BEGIN
   DELETE FROM events e WHERE e.id = ANY (ARRAY(
     SELECT o.id FROM events o WHERE o.id = ANY (aged) FOR UPDATE SKIP LOCKED));
   GET DIAGNOSTICS removed = ROW_COUNT;
+  ok := bound_rest(false);
 END $$;
 
 

@@ -205,5 +205,6 @@ BEGIN
     PERFORM refuse_empty();
   END IF;
   INSERT INTO events (kind, lock_name, token, actor, reason) VALUES ('epoch', '', e, p_actor, p_reason);
+  ok := bound_rest(false);
   RETURN e;
 END $$;

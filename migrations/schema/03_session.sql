@@ -177,6 +177,7 @@ BEGIN
   DELETE FROM sessions s WHERE s.session_id = session_of(p_session_key);
   known := FOUND;
   DELETE FROM waiters q WHERE q.session_id = session_of(p_session_key);
+  ok := bound_rest(false);
   RETURN known;
 END $$;
 
@@ -229,5 +230,6 @@ BEGIN
   IF p_history THEN
     total := total + (prune_history(NULL, p_limit)).removed;
   END IF;
+  ok := bound_rest(false);
   RETURN total;
 END $$;

@@ -469,6 +469,7 @@ BEGIN
         array_to_string(tokens, ', '), p_token USING ERRCODE = 'LK006';
   END IF;
   SELECT b.* INTO holder, token, new_token, expires_at, handed, watched FROM break_row(r, p_reason, p_actor) b;
+  ok := bound_rest(false);
 END $$;
 
 -- break_row is break_lock for a row whose lease runs. The caller has taken the head, and locked the row.

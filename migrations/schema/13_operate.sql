@@ -294,4 +294,5 @@ BEGIN
   IF cardinality(names) = p_limit THEN
     next := names[p_limit];
   END IF;
+  ok := bound_rest(false);
 END $$;

@@ -63,4 +63,5 @@ BEGIN
         NULL::int[], NULL::boolean;
     END IF;
   END LOOP;
+  ok := bound_rest(false);
 END $$;

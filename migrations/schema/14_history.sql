@@ -96,6 +96,7 @@ BEGIN
       VALUES ('level', '', 0, p_actor, 'level ' || level || ', kept for '
         || CASE WHEN keep_us % 86400000000 = 0 THEN keep_us / 86400000000 || ' days'
                 ELSE keep_us / 1000000 || ' s' END);
+    ok := bound_rest(false);
   END IF;
 END $$;
 
@@ -232,4 +233,5 @@ BEGIN
   DELETE FROM events e WHERE e.id = ANY (ARRAY(
     SELECT o.id FROM events o WHERE o.id = ANY (aged) FOR UPDATE SKIP LOCKED));
   GET DIAGNOSTICS removed = ROW_COUNT;
+  ok := bound_rest(false);
 END $$;

@@ -382,6 +382,9 @@ var ofTheQueue = []mutant{
 	{"I13 a watch may be idle for ever afterwards", []edit{
 		{schema, "ok := bound_rest(false); END IF; RETURN QUERY", "END IF; RETURN QUERY"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
+	{"I13 a prune may be idle for ever afterwards", []edit{
+		{schema, "next := names[p_limit]; END IF; ok := bound_rest(false);", "next := names[p_limit]; END IF;"},
+	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a try that is granted may be idle for ever afterwards", []edit{
 		{schema, "IF p_alone IS NOT TRUE AND (a.granted OR late) THEN", "IF late THEN"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
