@@ -276,7 +276,11 @@ func TestI25_SweepingWaitsForNobody(t *testing.T) {
 			`SELECT pglock.sweep(10)`)
 	}
 	a.exec(t, `COMMIT`)
-	wantCount(t, b, 100, "%d rows were left, want 100", `SELECT pglock.sweep()`)
+	look.exec(t, `INSERT INTO pglock.events (kind, lock_name, token, at) VALUES ('takeover', 'q', 1, '2020-01-01')`)
+	a.exec(t, `BEGIN; LOCK TABLE pglock.events IN SHARE MODE`)
+	wantCount(t, b, 100, "%d rows were left, want 100 beside the history that somebody has locked", `SELECT pglock.sweep()`)
+	a.exec(t, `COMMIT`)
+	wantCount(t, b, 1, "%d entries were left, want 1", `SELECT pglock.sweep()`)
 }
 
 // In SQL: what once answers, and that a key is done though the transaction forgets its fence's lock.

@@ -51,6 +51,9 @@ var ofUpkeep = []mutant{
 	{"I25 sweep waits for what others have locked", []edit{
 		{schema, "WHERE %2$s LIMIT $2 FOR UPDATE SKIP LOCKED))'", "WHERE %2$s LIMIT $2 FOR UPDATE))'"},
 	}, integration, "^TestI25_Sweeping"},
+	{"I25 sweep waits for whoever has locked the history", []edit{
+		{schema, "  p_history := p_history AND history_open();\n", ""},
+	}, integration, "^TestI25_Sweeping"},
 	{"the doctor passes over a transaction that has written", []edit{
 		{schema, "AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname",
 			"AND (a.backend_xmin IS NOT NULL AND a.datname"},
