@@ -1721,8 +1721,7 @@ DECLARE
   upto      bigint := p_head.served;  above bigint := p_head.token;   -- tickets that count no more; the greatest token
   exclusive int := 0;  shared int := 0;  limited int := 0;  in_use int;   -- leases that are not over; their limit
 BEGIN
-  IF is_running(p_head.expires_at, p_head.ended_at) THEN
-    RETURN g;                                            -- an exclusive lease is in everybody's way
+  IF is_running(p_head.expires_at, p_head.ended_at) THEN RETURN g;   -- an exclusive lease is in everybody's way
   ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
     SELECT s.exclusive, s.shared, s.limited, s.capacity, s.above INTO exclusive, shared, limited, in_use, above
       FROM standing(p_head.name) s;
@@ -2446,8 +2445,8 @@ END $$;
 -- waiters. With p_spend it also spends their grant IDs, so that a request still under way is refused. For this it
 -- changes the head: a request that has already read the head and does not see the note finds the head changed. Locks
 -- are taken in the byte order of names. It returns one answer per request: ended says that a grant had come, place is
--- the place that the ticket had, more is as in acquire_lease. Requests for one lock wait for whoever has taken its head,
--- at most a second; those for several wait only for a moment: 55P03, and nothing was done.
+-- the place that the ticket had, more is as in acquire_lease. Requests for one lock wait for whoever has taken its
+-- head, at most a second; those for several wait only for a moment: 55P03, and nothing was done.
 CREATE FUNCTION give_up(
   p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false, p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, ended boolean, place int, token bigint, more json)

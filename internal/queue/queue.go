@@ -127,13 +127,16 @@ func New(sessionTTL time.Duration) *Queue {
 func (q *Queue) Put(t *Ticket, grantID uuid.UUID, a protocol.Answer, sent, now trust.Instant) (sooner bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	delete(q.tickets, t.number)
+	q.remove(t)
 	if a.Ticket != t.number || t.news.Hint == nil { // a hint of this ticket may have come before the answer
 		t.news = News{AskAgain: t.news.AskAgain && a.Ticket == t.number} // or the answer may be older than the news
 	}
 	t.grantID, t.number, t.seen, t.first, t.far, t.still = grantID, a.Ticket, sent, a.First, false, 0
 	t.rests, t.since, q.rests = false, now, false
 	t.askIn(now, a.Remaining+AskLate)
+	if other := q.tickets[t.number]; other != nil {
+		other.tell(News{AskAgain: true}) // it has lost its ticket, and the server has drawn the number again
+	}
 	if q.tickets[t.number] = t; len(q.tickets) == 1 {
 		q.rest = restLook
 	}
@@ -162,7 +165,15 @@ func (q *Queue) Put(t *Ticket, grantID uuid.UUID, a protocol.Answer, sent, now t
 func (q *Queue) Remove(t *Ticket) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	delete(q.tickets, t.number)
+	q.remove(t)
+}
+
+// remove forgets a ticket, but not another call's of the same number: a server that has crashed, or a standby that was
+// promoted, draws the numbers of lost tickets again. The mutex is held.
+func (q *Queue) remove(t *Ticket) {
+	if q.tickets[t.number] == t {
+		delete(q.tickets, t.number)
+	}
 }
 
 // Len is the number of tickets.

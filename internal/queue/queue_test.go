@@ -36,6 +36,42 @@ func hintFor(number int64, id uuid.UUID) string {
 	return digest(said, id) + " " + said
 }
 
+// A server that has crashed draws the numbers of the tickets that it has lost again. Calls of one client then swap them.
+func TestI8_ACallIsFoundThoughItsNumberWasAnothers(t *testing.T) {
+	ask := func(q *Queue, t *Ticket, number int64) uuid.UUID {
+		id := uuid.New()
+		q.Put(t, id, protocol.Answer{Ticket: number, Remaining: time.Minute}, at(time.Second), at(time.Second))
+		return id
+	}
+	for _, order := range [][2]int{{0, 1}, {1, 0}} {
+		q := New(time.Minute)
+		a, _ := put(q, 1, true, 0)
+		b, _ := put(q, 2, false, 0)
+		calls, numbers, ids := []*Ticket{a, b}, []int64{2, 1}, make([]uuid.UUID, 2)
+		for _, n := range order {
+			ids[n] = ask(q, calls[n], numbers[n])
+		}
+		first := calls[order[0]]
+		if n, _ := q.TakeNews(first, at(0)); n.AskAgain { // the other had its number still
+			ids[order[0]] = ask(q, first, numbers[order[0]])
+		}
+		for n, c := range calls {
+			q.Hear(hintFor(numbers[n], ids[n]), nil)
+			if n, _ := q.TakeNews(c, at(0)); n.Hint == nil || q.Len() != 2 {
+				t.Errorf("I8: of %d calls one heard %+v", q.Len(), n)
+			}
+		}
+	}
+	q := New(time.Minute)
+	a, _ := put(q, 1, true, 0)
+	b, _ := put(q, 2, false, 0)
+	ask(q, a, 2)
+	q.Remove(b)
+	if n, _ := q.TakeNews(b, at(0)); !n.AskAgain || q.Len() != 1 {
+		t.Errorf("I8: the call whose number another has got heard %+v, and there are %d tickets", n, q.Len())
+	}
+}
+
 func TestHintGoesToItsTicketAlone(t *testing.T) {
 	q := New(time.Minute)
 	one, id := put(q, 1, true, 0)

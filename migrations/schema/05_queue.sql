@@ -362,8 +362,7 @@ DECLARE
   upto      bigint := p_head.served;  above bigint := p_head.token;   -- tickets that count no more; the greatest token
   exclusive int := 0;  shared int := 0;  limited int := 0;  in_use int;   -- leases that are not over; their limit
 BEGIN
-  IF is_running(p_head.expires_at, p_head.ended_at) THEN
-    RETURN g;                                            -- an exclusive lease is in everybody's way
+  IF is_running(p_head.expires_at, p_head.ended_at) THEN RETURN g;   -- an exclusive lease is in everybody's way
   ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
     SELECT s.exclusive, s.shared, s.limited, s.capacity, s.above INTO exclusive, shared, limited, in_use, above
       FROM standing(p_head.name) s;

@@ -233,8 +233,8 @@ END $$;
 -- waiters. With p_spend it also spends their grant IDs, so that a request still under way is refused. For this it
 -- changes the head: a request that has already read the head and does not see the note finds the head changed. Locks
 -- are taken in the byte order of names. It returns one answer per request: ended says that a grant had come, place is
--- the place that the ticket had, more is as in acquire_lease. Requests for one lock wait for whoever has taken its head,
--- at most a second; those for several wait only for a moment: 55P03, and nothing was done.
+-- the place that the ticket had, more is as in acquire_lease. Requests for one lock wait for whoever has taken its
+-- head, at most a second; those for several wait only for a moment: 55P03, and nothing was done.
 CREATE FUNCTION give_up(
   p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false, p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, ended boolean, place int, token bigint, more json)
