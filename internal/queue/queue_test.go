@@ -36,7 +36,8 @@ func hintFor(number int64, id uuid.UUID) string {
 	return digest(said, id) + " " + said
 }
 
-// A server that has crashed draws the numbers of the tickets that it has lost again. Calls of one client then swap them.
+// A server that has crashed draws the numbers of the tickets that it has lost again. Calls of one client then swap
+// them.
 func TestI8_ACallIsFoundThoughItsNumberWasAnothers(t *testing.T) {
 	ask := func(q *Queue, t *Ticket, number int64) uuid.UUID {
 		id := uuid.New()
