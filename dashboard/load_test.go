@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -263,4 +264,64 @@ func TestPagesOfOneLockSayWhoHasLockedAWholeTable(t *testing.T) {
 	}
 	must.Do(t, tx.Rollback(t.Context()))
 	single[0].until("lock", `"state":"held"`)
+}
+
+// texts keeps the texts of statements.
+type texts struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (s *texts) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, q.SQL)
+	return ctx
+}
+
+func (*texts) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func TestAnUnknownLockCostsALookAlone(t *testing.T) {
+	t.Parallel()
+	said := &texts{}
+	db := pgtest.Database(t)
+	s := startOver(t, db, db.Pool(t, func(config *pgxpool.Config) { config.ConnConfig.Tracer = said }))
+	s.many(3, "")
+	said.mu.Lock()
+	said.all = nil
+	said.mu.Unlock()
+	s.get("/api/lock?name=none").want(404)
+	said.mu.Lock()
+	defer said.mu.Unlock()
+	if len(said.all) > 3 || strings.Contains(strings.Join(said.all, ""), "list_locks") {
+		t.Errorf("it takes the statements %q", said.all)
+	}
+}
+
+// silence, once set, keeps every statement until its caller gives up.
+type silence struct{ atomic.Bool }
+
+func (s *silence) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	if s.Load() {
+		<-ctx.Done()
+	}
+	return ctx
+}
+
+func (*silence) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func TestThePageOfALockSaysSoonThatTheDatabaseIsSilent(t *testing.T) {
+	t.Parallel()
+	server := &silence{}
+	db := pgtest.Database(t)
+	s := startOver(t, db, db.Pool(t, func(config *pgxpool.Config) { config.ConnConfig.Tracer = server }))
+	s.many(1, "")
+	e := s.stream("/api/stream?name=lock+00001")
+	e.next("lock")
+	began := time.Now()
+	server.Store(true)
+	e.until("problem", "in time")
+	if took := time.Since(began); took > 13*time.Second {
+		t.Errorf("it has said so after %s", took)
+	}
 }

@@ -14,6 +14,7 @@ import (
 
 const (
 	readWithin   = 10 * time.Second // limits what one answer reads, and how long it waits for its turn
+	readSoon     = time.Second      // what reads one row takes longer only if something is in its way
 	waitersShown = 200
 	fencesShown  = 200
 	breaksAtOnce = 2
@@ -136,17 +137,31 @@ func (d *Dashboard) readSessions(ctx context.Context, q lockadmin.SessionsQuery)
 	return v, err
 }
 
-// readLock asks first what is wrong: that gives up soon if somebody has locked a whole table, and says who.
+// readLock asks first who holds the lock. If that takes long somebody may have locked a whole table: readWhy gives up
+// soon then, and says who.
 func (d *Dashboard) readLock(ctx context.Context, name string) (v oneView, err error) {
-	v = oneView{At: time.Now().UTC(), Holders: []lockView{}, Waiters: []waiterView{}, Fences: []fenceView{},
-		Why: d.readWhy(ctx, name)}
-	if v.Why != nil && v.Why.State == lockadmin.LockHidden {
-		return v, nil
+	v = oneView{At: time.Now().UTC(), Holders: []lockView{}, Waiters: []waiterView{}, Fences: []fenceView{}}
+	var infos []pglock.LockInfo
+	err = inTurn(ctx, d.reads, func(ctx context.Context) (err error) {
+		ctx, cancel := context.WithTimeout(ctx, readSoon)
+		defer cancel()
+		infos, err = d.admin.Holders(ctx, name)
+		return err
+	})
+	if err != nil && !late(err) {
+		return v, err
 	}
-	err = inTurn(ctx, d.reads, func(ctx context.Context) error {
-		infos, err := d.admin.Holders(ctx, name)
-		if err != nil {
-			return err
+	switch v.Why = d.readWhy(ctx, name); {
+	case v.Why != nil && v.Why.State == lockadmin.LockHidden:
+		return v, nil
+	case v.Why == nil && err != nil:
+		return v, err
+	}
+	err = inTurn(ctx, d.reads, func(ctx context.Context) (err error) {
+		if infos == nil {
+			if infos, err = d.admin.Holders(ctx, name); err != nil {
+				return err
+			}
 		}
 		v.At, v.Lock = time.Now().UTC(), new(viewLock(infos[0]))
 		for _, i := range infos {

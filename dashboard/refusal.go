@@ -47,6 +47,11 @@ func (f refusal) problem() []byte {
 // endedInTime is the server's word for a statement that took too long.
 const endedInTime = "57014"
 
+// late reports whether the database did not answer in time.
+func late(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || protocol.State(err) == endedInTime
+}
+
 const jsonKind = "application/json; charset=utf-8"
 
 func invalid(field, value, rule string) refusal {
@@ -87,7 +92,7 @@ func (d *Dashboard) explain(err error) refusal {
 		return unavailable("The database accepts no writes: it is a standby. This page needs the primary.")
 	case errors.Is(err, errBusy):
 		return refused(http.StatusServiceUnavailable, "Too many requests are waiting for the database. Try again.")
-	case errors.Is(err, context.DeadlineExceeded), protocol.State(err) == endedInTime:
+	case late(err):
 		return unavailable("The database does not answer in time.")
 	}
 	return unavailable("The database cannot be reached, or it failed.")
