@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -10,13 +11,15 @@ import (
 )
 
 // shared has requests that ask for the same share a read. Reads of the same come one after another, with a pause
-// between them as long as the last one took. Whoever asks meanwhile shares the next one: what it reads is never older
-// than a request for it.
+// between them as long as the last one took, pauseMost at most, and none after a failure. Whoever asks meanwhile shares
+// the next one: what it reads is never older than a request for it.
 type shared struct {
 	mu   sync.Mutex
 	next map[string]*turn // one that has not begun, for all who ask
 	last map[string]*turn // the newest one
 }
+
+const pauseMost = 2 * time.Second
 
 func newShared() *shared { return &shared{next: make(map[string]*turn), last: make(map[string]*turn)} }
 
@@ -27,7 +30,7 @@ type turn struct {
 	end    context.CancelFunc
 
 	done chan struct{}
-	free time.Time // when the next one may begin
+	free time.Time // when the next one may begin; zero: at once
 	v    any
 	err  error
 }
@@ -79,17 +82,17 @@ func (s *shared) leave(what string, t *turn) {
 func (s *shared) run(ctx context.Context, what string, t, before *turn,
 	read func(context.Context) (any, error)) {
 	defer close(t.done)
-	ready := before.wait(ctx)
+	t.err = before.wait(ctx)
 	s.mu.Lock()
-	s.begin(what, t, ready)
+	s.begin(what, t, t.err == nil)
 	s.mu.Unlock()
-	if !ready {
-		t.err = errBusy
+	if t.err != nil {
 		return
 	}
 	began := time.Now()
-	t.v, t.err = read(ctx)
-	t.free = time.Now().Add(time.Since(began))
+	if t.v, t.err = read(ctx); t.err == nil {
+		t.free = time.Now().Add(min(time.Since(began), pauseMost))
+	}
 }
 
 // begin closes a turn for those who ask later. If it reads nothing, the one before is the newest again.
@@ -108,18 +111,19 @@ func (s *shared) begin(what string, t *turn, reads bool) {
 	t.before = nil
 }
 
-// wait reports whether the next turn may begin, which it waits for as long as for a connection.
-func (t *turn) wait(ctx context.Context) bool {
+// wait returns when the next turn may begin. For the end of this one it waits as long as for a connection.
+func (t *turn) wait(ctx context.Context) error {
 	if t == nil {
-		return true
+		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, readWithin)
+	ends, cancel := context.WithTimeout(ctx, readWithin)
 	defer cancel()
 	select {
 	case <-t.done:
-		return pause.Exactly(ctx, time.Until(t.free))
-	case <-ctx.Done():
-		return false
+		pause.Exactly(ctx, time.Until(t.free))
+		return ctx.Err()
+	case <-ends.Done():
+		return fmt.Errorf("dashboard: the read before has not ended: %w", ends.Err())
 	}
 }
 

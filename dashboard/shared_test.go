@@ -2,6 +2,7 @@ package dashboard_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -132,4 +133,47 @@ func TestASharedReadIsNoOlderThanItsRequestsAndPausesAsLongAsTheLastOneTook(t *t
 		want(alone, context.Canceled)
 		want(ask(t.Context()), 12*time.Second)
 	})
+}
+
+// One asks at 0 s, which begins a read, another one at 1 s.
+func TestWhoeverAsksDuringALongReadGetsAReadOrTheTruth(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("lost")
+	for name, c := range map[string]struct {
+		takes  time.Duration // the first read
+		err    error
+		begins time.Duration // the second one; 0: it never does
+		want   error         // for the second one
+	}{
+		"it fails":                  {9 * time.Second, lost, 9 * time.Second, nil},
+		"it succeeds":               {9 * time.Second, nil, 11 * time.Second, nil},
+		"it does not end by itself": {time.Hour, nil, 0, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				read, began := dashboard.NewShared(), time.Now()
+				all := pgtest.Group(t)
+				all.Go(func() {
+					_, err := read(t.Context(), "the same", func(context.Context) (any, error) {
+						time.Sleep(c.takes)
+						return nil, c.err
+					})
+					if !errors.Is(err, c.err) {
+						t.Errorf("the first read: %v, want %v", err, c.err)
+					}
+				})
+				time.Sleep(time.Second)
+				var begins time.Duration
+				_, err := read(t.Context(), "the same", func(context.Context) (any, error) {
+					begins = time.Since(began)
+					return nil, nil
+				})
+				if begins != c.begins || !errors.Is(err, c.want) {
+					t.Errorf("the second read begins after %s, and says %v; want %s, %v", begins, err, c.begins, c.want)
+				}
+				all.Wait()
+			})
+		})
+	}
 }
