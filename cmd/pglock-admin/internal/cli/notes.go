@@ -33,16 +33,19 @@ func NewNotes(out io.Writer) *Notes {
 	return n
 }
 
-func (n *Notes) Write(format string, args ...any) {
+// Write reports whether there was room for the message.
+func (n *Notes) Write(format string, args ...any) bool {
 	line := "pglock-admin: " + shown.Lines(fmt.Sprintf(format, args...)) + "\n"
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ended {
-		return
+		return false
 	}
 	select {
 	case n.lines <- line:
+		return true
 	default:
+		return false
 	}
 }
 

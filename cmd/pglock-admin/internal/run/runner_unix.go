@@ -28,7 +28,7 @@ type runner struct {
 	pool    *pgxpool.Pool
 	store   *fencedstore.Store
 	signals <-chan os.Signal
-	note    func(format string, args ...any)
+	note    func(format string, args ...any) bool
 
 	group    *minder.Group
 	terminal *terminal

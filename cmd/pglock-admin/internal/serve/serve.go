@@ -248,6 +248,7 @@ func (c *complaints) print(text string) {
 	if c.at == nil {
 		c.at = make(map[string]time.Time)
 	}
-	c.at[text] = now
-	c.notes.Write("%s", text)
+	if c.notes.Write("%s", text) { // else nobody has heard it
+		c.at[text] = now
+	}
 }

@@ -73,3 +73,34 @@ func TestComplaintsAreEscapedAndNotRepeated(t *testing.T) {
 		}
 	})
 }
+
+// blocked is a terminal after Ctrl-S.
+type blocked struct {
+	strings.Builder
+	until chan struct{}
+}
+
+func (b *blocked) Write(text []byte) (int, error) {
+	<-b.until
+	return b.Builder.Write(text)
+}
+
+func TestAFailureThatNobodyCouldReadIsToldAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		out := &blocked{until: make(chan struct{})}
+		notes := notesOn(t, out)
+		strangers, failures := &complaints{notes: notes}, &complaints{notes: notes}
+		for n := range 40 {
+			fmt.Fprintf(strangers, "number %d\n", n)
+		}
+		failures.add(errors.New("the database is lost"))
+		close(out.until)
+		synctest.Wait()
+		failures.add(errors.New("the database is lost"))
+		synctest.Wait()
+		if n := strings.Count(out.String(), "the database is lost"); n != 1 {
+			t.Errorf("it is told %d times: %q", n, out.String())
+		}
+	})
+}
