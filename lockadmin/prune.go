@@ -179,14 +179,15 @@ func (p *pruner) call(ctx context.Context, statement string, args ...any) (n int
 }
 
 // inTime runs a transaction whose statements the server ends when the time of ctx is up; otherwise they would continue,
-// with their locks, after the caller has gone.
+// with their locks, after the caller has gone. It ends the transaction if the caller stands still.
 func (a *Admin) inTime(ctx context.Context, f func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		limits := protocol.EndIdle
 		if deadline, bounded := ctx.Deadline(); bounded {
-			limit := fmt.Sprint(protocol.Milliseconds(time.Until(deadline)))
-			if _, err := tx.Exec(ctx, protocol.EndInTime, limit); err != nil {
-				return err
-			}
+			limits += "; " + protocol.Lower("statement_timeout", time.Until(deadline))
+		}
+		if _, err := tx.Exec(ctx, limits); err != nil {
+			return err
 		}
 		return f(tx)
 	})

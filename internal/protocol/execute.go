@@ -35,10 +35,17 @@ type Step struct {
 	Wait time.Duration
 }
 
-// lower lowers a timeout until the transaction ends.
-const lower = `SELECT pg_catalog.set_config('%[2]s', '%[1]d', true)
+// Lower is the statement that lowers a timeout until the transaction ends. A lower one of the session stays.
+func Lower(timeout string, to time.Duration) string {
+	return fmt.Sprintf(`SELECT pg_catalog.set_config('%[2]s', '%[1]d', true)
 	WHERE pg_catalog.current_setting('%[2]s') OPERATOR(pg_catalog.=) '0'
-		OR pg_catalog.current_setting('%[2]s')::pg_catalog.interval OPERATOR(pg_catalog.>) '%[1]d ms'`
+		OR pg_catalog.current_setting('%[2]s')::pg_catalog.interval OPERATOR(pg_catalog.>) '%[1]d ms'`,
+		Milliseconds(to), timeout)
+}
+
+// EndIdle makes the server end a transaction that is idle for two seconds: a tool that stands still, as one that is
+// stopped or whose machine sleeps, would keep for as long what it has locked.
+var EndIdle = Lower("idle_in_transaction_session_timeout", 2*time.Second)
 
 // Milliseconds is d as a timeout of the server's, from one millisecond to the greatest that it knows, 24 days.
 func Milliseconds(d time.Duration) int64 { return min(max(1, d.Milliseconds()), math.MaxInt32) }
@@ -49,10 +56,10 @@ func (s Step) before(explicit bool) (all []string) {
 		all = append(all, "begin isolation level read committed")
 	}
 	if s.Limit > 0 {
-		all = append(all, fmt.Sprintf(lower, Milliseconds(s.Limit), "statement_timeout"))
+		all = append(all, Lower("statement_timeout", s.Limit))
 	}
 	if s.Wait > 0 {
-		all = append(all, fmt.Sprintf(lower, Milliseconds(s.Wait), "lock_timeout"))
+		all = append(all, Lower("lock_timeout", s.Wait))
 	}
 	return all
 }

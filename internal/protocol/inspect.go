@@ -143,9 +143,6 @@ const PreparedInTheWay = `SELECT k.pid, p.gid, p.owner::pg_catalog.text,
 // The statements of prune, each in its own transaction. PostgreSQL 14 reads no interval of more than 2^31 seconds or
 // microseconds from text.
 
-// EndInTime makes the server end the transaction's statements after so many milliseconds.
-const EndInTime = `SELECT pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true)`
-
 // SweepAll removes leftovers, at most so many of each kind, and leaves the history alone.
 func SweepAll(schema string) string {
 	return inSchema(`SELECT {{schema}}.sweep($1::pg_catalog.int4, false), NULL::pg_catalog.text`, schema)
