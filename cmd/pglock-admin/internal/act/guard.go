@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -154,16 +155,13 @@ func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
 		"but no longer than half of --timeout by default")
 }
 
-// The two statements that only this program needs, and the library does not have.
-const (
-	waitNoLonger = `SELECT pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true)`
-	fullName     = `SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
-		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
-		WHERE c.oid OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.regclass::pg_catalog.oid`
-)
+// fullName is a statement that only this program needs, and the library does not have.
+const fullName = `SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
+	FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+	WHERE c.oid OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.regclass::pg_catalog.oid`
 
 // changeGuards runs f in one transaction, commits it and shows what it has done. The transaction waits for each lock
-// for patience at most.
+// for patience at most, and ends if this program stands still.
 func changeGuards[T any](o *cli.Options, cmd *cobra.Command, table string, patience time.Duration,
 	draw func(*cli.Page, *cli.Options, T), f func(context.Context, pgx.Tx) (T, error)) error {
 	if !cmd.Flags().Changed("lock-timeout") {
@@ -177,7 +175,8 @@ func changeGuards[T any](o *cli.Options, cmd *cobra.Command, table string, patie
 	var view T
 	err := o.WithAdmin(cmd.Context(), func(ctx context.Context, _ *lockadmin.Admin) error {
 		err := pgx.BeginTxFunc(ctx, o.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
-			if _, err := tx.Exec(ctx, waitNoLonger, fmt.Sprint(patience.Milliseconds())); err != nil {
+			limits := fmt.Sprintf("SET LOCAL lock_timeout = %d; ", patience.Milliseconds()) + protocol.EndIdle
+			if _, err := tx.Exec(ctx, limits); err != nil {
 				return err
 			}
 			view, err = f(ctx, tx)
@@ -268,6 +267,8 @@ func explainGuard(o *cli.Options, err error, table string, patience time.Duratio
 	case cli.Lost(err):
 		return &cli.Advised{Text: "it is unknown whether it was done", Err: err, Code: cli.ExitUnreachable,
 			Hint: list + ", to see whether it was done"}
+	case state == "25P03": // this program stood still
+		return &cli.Advised{Text: "nothing was changed", Err: err, Code: cli.ExitFailure, Hint: cli.Again}
 	case state == "55P03":
 		literal := "'" + strings.ReplaceAll(table, "'", "''") + "'"
 		return cli.Errorf(cli.ExitFailure, "a quieter time, or a longer --lock-timeout; others who want the table "+
