@@ -74,7 +74,14 @@ func (c config) connected(ctx context.Context, connect connector, f func(session
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is lost
+	defer func() {
+		_ = conn.Close(context.WithoutCancel(ctx)) // nothing is lost
+		// until the server has heard that ctx has ended, it goes on waiting for locks
+		select {
+		case <-conn.PgConn().CleanupDone():
+		case <-time.After(2 * time.Second):
+		}
+	}()
 	return f(session{c, conn})
 }
 
@@ -122,6 +129,9 @@ func (s session) down(ctx context.Context) error {
 			if err := cmp.Or(s.check(there), s.checkCode(there)); err != nil {
 				return there.version, err
 			}
+			if _, err := tx.Exec(ctx, inNobodysWay); err != nil {
+				return there.version, err
+			}
 			done = there.version <= 1
 			if there.made {
 				to, err = there.version-1, s.step(ctx, tx, there, -1)
@@ -137,6 +147,12 @@ func (s session) down(ctx context.Context) error {
 	}
 	return nil
 }
+
+// inNobodysWay limits how long a step down waits for a lock, or may stand still: programs queue behind it. A lower
+// limit of the session stays.
+const inNobodysWay = `SELECT set_config(name, '5000', true) FROM pg_settings
+	WHERE name IN ('lock_timeout', 'idle_in_transaction_session_timeout')
+		AND setting::int NOT BETWEEN 1 AND 5000`
 
 func (s session) force(ctx context.Context, version int) error {
 	return s.alone(ctx, func(tx pgx.Tx, there found) (int, error) {

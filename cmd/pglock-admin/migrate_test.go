@@ -100,3 +100,22 @@ func TestASchemaOfAnOlderReleaseIsNamedWithBothVersions(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// Programs queue behind it meanwhile.
+func TestMigrateDownThatSomebodyIsInTheWayOfNamesThem(t *testing.T) {
+	db := pgtest.Parallel(t)
+	reader := db.Conn(t)
+	for _, sql := range []string{"BEGIN", "SELECT FROM pglock.locks"} {
+		if state := written(t, reader, sql); state != "" {
+			t.Fatal(state)
+		}
+	}
+	for options, code := range map[string]int{"-c lock_timeout=50ms": cli.ExitFailure, "": cli.ExitUnreachable} {
+		a := in(t, withOptions(t, db.URL(), options), "migrate", "down", "--yes", "--timeout", "4s").want(t, code,
+			"was rolled back: ", "programs wait behind this command")
+		pid := pgtest.One[uint32](t, db.Conn(t), "SELECT DISTINCT pid FROM ("+queryOf(t, a.stderr)+") q")
+		if want := reader.PgConn().PID(); pid != want {
+			t.Errorf("the query of the advice finds %d, want %d", pid, want)
+		}
+	}
+}

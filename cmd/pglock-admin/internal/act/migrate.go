@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -36,7 +37,9 @@ func NewMigrate(o *cli.Options) *cobra.Command {
 It refuses while a table is guarded, and leaves alone what others have made in the schema.
 
 The roles pglock_user and pglock_admin go with all memberships, unless another database uses them or you may not drop
-them. After a later migrate up, grant them again.`,
+them. After a later migrate up, grant them again.
+
+It waits no longer than five seconds for whoever uses a table, because programs wait behind it.`,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !yes {
@@ -45,7 +48,7 @@ them. After a later migrate up, grant them again.`,
 					"migrate down deletes every lock, every fence and the history of schema %s: it needs --yes",
 					shown.Word(o.Schema))
 			}
-			return migration(o, cmd, migrations.Down)
+			return explainDown(cmd.Context(), o, migration(o, cmd, migrations.Down))
 		},
 	}
 	down.Flags().BoolVar(&yes, "yes", false, "confirm that every lock, every fence and the history are deleted")
@@ -138,6 +141,20 @@ func migration(o *cli.Options, cmd *cobra.Command, f func(context.Context, *pgx.
 		return cli.Because(ctx, err)
 	}
 	return o.Changed(cmd, view, func(w *cli.Page) { drawVersion(w, view) })
+}
+
+// explainDown tells how to find who is in the way of a step down.
+func explainDown(ctx context.Context, o *cli.Options, err error) error {
+	step, is := errors.AsType[*migrations.StepError](err)
+	if !is || step.Unknown || step.To >= step.From || cli.StateOf(err) != "55P03" &&
+		!errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	code, _ := o.Advice(ctx, err)
+	schema := "'" + strings.ReplaceAll(pgx.Identifier{o.Schema}.Sanitize(), "'", "''") + "'::regnamespace"
+	return &cli.Advised{Code: code, Err: err, Hint: "a quieter time, because programs wait behind this command. Who " +
+		"uses the tables now:\n" + whoUses("l.relation IN (SELECT c.oid FROM pg_class c WHERE c.relkind = 'r' AND "+
+		"c.relnamespace = "+schema+")")}
 }
 
 func schemaVersion(ctx context.Context, o *cli.Options) (VersionView, error) {

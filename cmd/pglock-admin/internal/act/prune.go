@@ -105,11 +105,15 @@ func whoWrites(o *cli.Options) string {
 	table := func(name string) string {
 		return "'" + strings.ReplaceAll(pgx.Identifier{o.Schema, name}.Sanitize(), "'", "''") + "'::regclass"
 	}
+	return whoUses("(l.relation = " + table("locks") + " AND l.mode <> 'RowShareLock' OR l.relation = " +
+		table("installation") + ")\n  AND l.granted AND l.mode <> 'AccessShareLock'")
+}
+
+// whoUses is the SQL that shows, for people, who has some locks of this database, or waits for them.
+func whoUses(locks string) string {
 	return "  SELECT l.pid, a.usename, a.application_name, a.state, a.xact_start, l.mode, a.query,\n" +
 		"  " + prepared + "\n  FROM pg_locks l LEFT JOIN pg_stat_activity a USING (pid)\n" +
-		"  WHERE (l.relation = " + table("locks") + " AND l.mode <> 'RowShareLock' OR l.relation = " +
-		table("installation") + ")\n" +
-		"  AND " + inThisDatabase + "\n  AND l.granted AND l.mode <> 'AccessShareLock'"
+		"  WHERE " + inThisDatabase + "\n  AND " + locks
 }
 
 // Parts of a query of pg_locks l.
