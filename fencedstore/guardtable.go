@@ -123,10 +123,10 @@ func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error
 // and Guarded.Explain make that an ErrUnfenced. The proof is the row of the fence, which no client can write. Names are
 // as in SQL: public.accounts, public."Accounts".
 //
-// GuardTable also guards partitions and children. If you make a partition later, its rows are guarded at once; call
-// GuardTable again to guard it against TRUNCATE. Guarding twice in the same way changes nothing. The user must own the
-// table. GuardTable sends one statement. It waits for the table's writers and locks them out while it runs: set a
-// lock_timeout.
+// GuardTable also guards partitions and children. If you make a partition later, for which you need the role
+// pglock_user, its rows are guarded at once; call GuardTable again to guard it against TRUNCATE. Guarding twice in the
+// same way changes nothing. The user must own the table. GuardTable sends one statement. It waits for the table's
+// writers and locks them out while it runs: set a lock_timeout.
 //
 // Triggers check each row, which costs some microseconds, and with a key (WithTableKey) several times as much.
 //

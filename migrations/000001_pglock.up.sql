@@ -5822,6 +5822,13 @@ LANGUAGE sql VOLATILE AS $$
   UNION ALL
   SELECT 'rights', false, w.all - 10 || ' more are wrong', 'See object, grantee, privileges and mend of wrong_rights().'
   FROM w WHERE w.n = 11
+  UNION ALL   -- a new partition gets the trigger if whoever makes it may call its function
+  SELECT pg_catalog.format('partitions of %I.%I', s.nspname, c.relname), NULL, role_name(c.relowner) || ' can make none',
+    pg_catalog.format('Whoever makes a partition of a guarded table needs the role pglock_user, and its owner lacks it: '
+           'GRANT pglock_user TO %s.', role_name(c.relowner))
+  FROM pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace
+  WHERE c.relkind = 'p' AND c.oid IN (SELECT t.on_table FROM made_triggers() t)
+    AND NOT has_function_privilege(c.relowner, 'guard_write()', 'EXECUTE')
 $$;
 
 -- locked_by names up to three locks whose rows, or rows of whose fences, the transaction of a process has locked, or a

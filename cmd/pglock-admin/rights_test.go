@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"os"
@@ -10,8 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/explain"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 // as gives the connection string of another user and database of the same server.
@@ -212,5 +215,37 @@ func TestAUserWithTheRightsOfThePageMayLookAndDoNothingElse(t *testing.T) {
 	in(t, user, "run", "b", "--", "true").want(t, 116)
 	if !lease.Valid() {
 		t.Error("the lease was broken")
+	}
+}
+
+// A new partition gets the guard's trigger, and PostgreSQL asks whether whoever makes it may call the function.
+func TestDoctorNotesAnOwnerWhoCanMakeNoPartitionOfAGuardedTable(t *testing.T) {
+	db := pgtest.Parallel(t)
+	partitioned(t, db)
+	conn, owner := db.Conn(t), must.Get(pgx.Connect(t.Context(), asUser(t, db, "")))(t)
+	name := db.Name() + "_user"
+	t.Cleanup(func() {
+		must.Note(t, owner.Close(context.WithoutCancel(t.Context())))
+		_, err := conn.Exec(context.WithoutCancel(t.Context()), "DROP OWNED BY "+name+" CASCADE")
+		must.Note(t, err)
+	})
+	execute(t, db, "GRANT CREATE ON SCHEMA public TO "+name+"; ALTER TABLE accounts OWNER TO "+name)
+	in(t, db.URL(), "guard", "add", "accounts").want(t, cli.ExitOK, "needs the role pglock_user")
+	const create, item = "CREATE TABLE accounts_3 PARTITION OF accounts DEFAULT", "partitions of public.accounts"
+	if state := written(t, owner, create); state != "42501" {
+		t.Errorf("an owner without the role makes a partition: %q", state)
+	}
+	f := finding(t, decode[explain.DoctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t,
+		cli.ExitOK).stdout), item)
+	grant := "GRANT pglock_user TO " + name
+	if f.Severity != lockadmin.SeverityNote || !strings.Contains(f.Meaning, grant) {
+		t.Errorf("%+v", f)
+	}
+	execute(t, db, grant)
+	if state := written(t, owner, create); state != "" {
+		t.Errorf("after the GRANT: %q", state)
+	}
+	if a := in(t, db.URL(), "doctor").want(t, cli.ExitOK); strings.Contains(a.stdout, item) {
+		t.Errorf("after the GRANT:\n%s", a.stdout)
 	}
 }

@@ -64,6 +64,7 @@ resource's name needs no Fence.Resource and no p_resource.
 	if v.Covered > 1 {
 		fmt.Fprint(w, `A partition that is made later guards its rows by itself. Against TRUNCATE, and
 for the rows of a child, run this command again.
+Whoever makes a partition needs the role pglock_user.
 `)
 	}
 }
