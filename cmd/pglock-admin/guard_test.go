@@ -197,7 +197,7 @@ func TestGuardWaitsForWritersNoLongerThanItIsTold(t *testing.T) {
 	}
 	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "50ms").want(t, cli.ExitFailure,
 		"table jobs was in use for longer than 50ms", "nothing was changed",
-		"a longer --lock-timeout", "pg_stat_activity", "l.relation = 'jobs'::regclass")
+		"a longer --lock-timeout", "pg_stat_activity", "'jobs'::regclass")
 	in(t, db.URL(), "guard", "add", "jobs", "--timeout", "9s").want(t, cli.ExitFailure, "in use for longer than 4.5s")
 	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "10s").want(t, cli.ExitUsage, "shorter than --timeout, "+
 		"which is 10s")

@@ -173,6 +173,7 @@ func changeGuards[T any](o *cli.Options, cmd *cobra.Command, table string, patie
 			shown.Duration(patience), shown.Duration(o.Timeout))
 	}
 	var view T
+	late := false // --timeout was over before COMMIT
 	err := o.WithAdmin(cmd.Context(), func(ctx context.Context, _ *lockadmin.Admin) error {
 		err := pgx.BeginTxFunc(ctx, o.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
 			limits := fmt.Sprintf("SET LOCAL lock_timeout = %d; ", patience.Milliseconds()) + protocol.EndIdle
@@ -180,9 +181,13 @@ func changeGuards[T any](o *cli.Options, cmd *cobra.Command, table string, patie
 				return err
 			}
 			view, err = f(ctx, tx)
+			late = errors.Is(err, context.DeadlineExceeded)
 			return err
 		})
-		return explainGuard(o, err, table, patience)
+		if late || cli.StateOf(err) == "55P03" {
+			return inUse(o, table, patience, late)
+		}
+		return explainGuard(o, err, table)
 	})
 	if err != nil {
 		return err
@@ -260,7 +265,22 @@ func guardOf(guards []GuardView, table string) (GuardView, bool) {
 	return guards[i], true
 }
 
-func explainGuard(o *cli.Options, err error, table string, patience time.Duration) error {
+// inUse tells how to find who is in the way, also of a partition or a child.
+func inUse(o *cli.Options, table string, patience time.Duration, late bool) error {
+	code, longer := cli.ExitFailure, "--lock-timeout"
+	text := fmt.Sprintf("table %s was in use for longer than %s", table, shown.Duration(patience))
+	if late {
+		code, longer = cli.ExitUnreachable, "--timeout"
+		text = fmt.Sprintf("no answer within %s (--timeout)", shown.Duration(o.Timeout))
+	}
+	literal := "'" + strings.ReplaceAll(table, "'", "''") + "'"
+	return cli.Errorf(code, "a quieter time, or a longer "+longer+"; others who want the table wait behind this "+
+		"command. Who uses it now:\n"+whoUses("l.relation IN (WITH RECURSIVE t AS (SELECT "+literal+
+		"::regclass::oid AS oid\n    UNION SELECT i.inhrelid FROM t JOIN pg_inherits i ON i.inhparent = t.oid) "+
+		"SELECT oid FROM t)"), "%s; nothing was changed", text)
+}
+
+func explainGuard(o *cli.Options, err error, table string) error {
 	state := cli.StateOf(err)
 	argument, list := shown.Argument(table), "pglock-admin guard list"+o.Same()
 	switch {
@@ -269,14 +289,6 @@ func explainGuard(o *cli.Options, err error, table string, patience time.Duratio
 			Hint: list + ", to see whether it was done"}
 	case state == "25P03": // this program stood still
 		return &cli.Advised{Text: "nothing was changed", Err: err, Code: cli.ExitFailure, Hint: cli.Again}
-	case state == "55P03":
-		literal := "'" + strings.ReplaceAll(table, "'", "''") + "'"
-		return cli.Errorf(cli.ExitFailure, "a quieter time, or a longer --lock-timeout; others who want the table "+
-			"wait behind this command. Who uses it now:\n"+
-			"  SELECT l.pid, a.usename, a.application_name, a.state, a.xact_start, a.query,\n  "+prepared+"\n"+
-			"  FROM pg_locks l LEFT JOIN pg_stat_activity a USING (pid)\n"+
-			"  WHERE "+inThisDatabase+" AND l.relation = "+literal+"::regclass",
-			"table %s was in use for longer than %s; nothing was changed", table, shown.Duration(patience))
 	case errors.Is(err, fencedstore.ErrOtherGuard):
 		return &cli.Advised{Code: cli.ExitUsage, Err: err,
 			Hint: fmt.Sprintf("%s, and then the --resource and --key that it shows; or first pglock-admin guard drop "+
