@@ -289,14 +289,18 @@ func explainGuard(o *cli.Options, err error, table string) error {
 			Hint: list + ", to see whether it was done"}
 	case state == "25P03": // this program stood still
 		return &cli.Advised{Text: "nothing was changed", Err: err, Code: cli.ExitFailure, Hint: cli.Again}
+	case state == "42710" && hintOf(err) == "": // the server's own words: this schema did not find a guard
+		return &cli.Advised{Code: cli.ExitUsage, Err: err, Hint: "another schema of pglock guards the table, or " +
+			"somebody has made a trigger of that name; its function tells which:\n  " + o.Psql() + " -c " +
+			shown.Argument(`\d `+table)}
 	case errors.Is(err, fencedstore.ErrOtherGuard):
 		return &cli.Advised{Code: cli.ExitUsage, Err: err,
 			Hint: fmt.Sprintf("%s, and then the --resource and --key that it shows; or first pglock-admin guard drop "+
 				"%s --yes%s", list, argument, o.Same())}
 	case errors.Is(err, fencedstore.ErrTriggerRight):
 		hint := "take the right away"
-		if pgErr, is := errors.AsType[*pgconn.PgError](err); is && shown.AllPrint(pgErr.Hint) {
-			hint = fmt.Sprintf("as the table's owner %s; then the same command", pgErr.Hint)
+		if revoke := hintOf(err); revoke != "" && shown.AllPrint(revoke) {
+			hint = fmt.Sprintf("as the table's owner %s; then the same command", revoke)
 		}
 		return &cli.Advised{Code: cli.ExitFailure, Err: err, Hint: hint}
 	case errors.Is(err, fencedstore.ErrNotGuarded):
@@ -313,4 +317,12 @@ func explainGuard(o *cli.Options, err error, table string) error {
 			Hint: `the table's name with its schema, as in SQL: public.accounts, or with capitals 'public."Accounts"'`}
 	}
 	return err
+}
+
+// hintOf is the server's hint.
+func hintOf(err error) string {
+	if pgErr, is := errors.AsType[*pgconn.PgError](err); is {
+		return pgErr.Hint
+	}
+	return ""
 }

@@ -36,3 +36,16 @@ func TestGuardNamesWhoeverUsesAPartition(t *testing.T) {
 	must.Do(t, user.Rollback(t.Context()))
 	in(t, db.URL(), "guard", "add", "accounts").want(t, cli.ExitOK)
 }
+
+// guard list of this schema has nothing of it.
+func TestGuardOfAnotherSchemaIsNotLookedForInThisOne(t *testing.T) {
+	db := pgtest.Parallel(t)
+	execute(t, db, "CREATE TABLE jobs (id int)")
+	in(t, db.URL(), "guard", "add", "jobs").want(t, cli.ExitOK)
+	in(t, db.URL(), "migrate", "up", "--schema", "other").want(t, cli.ExitOK)
+	a := in(t, db.URL(), "guard", "add", "jobs", "--schema", "other").want(t, cli.ExitUsage, "already exists",
+		"another schema of pglock guards the table", `-c '\d jobs'`)
+	if strings.Contains(a.stderr, "guard list") {
+		t.Errorf("%s", a.stderr)
+	}
+}
