@@ -186,3 +186,32 @@ func TestExtensionNeitherShortensNorRevives(t *testing.T) {
 		}
 	})
 }
+
+// However late the loss is noticed, its event has the time of the deadline: of a machine that slept, whose monotonic
+// clock stood still, as of a program that did not run.
+func TestLossThatIsNoticedLateIsObservedWithTheTimeOfTheDeadline(t *testing.T) {
+	for name, slept := range map[string]bool{"the machine slept": true, "the program stood still": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n notes
+				m := newMovedClock()
+				l := mustAcquire(t, startClient(t, newFakeStore(), m.now, WithObserver(&n)), "report",
+					WithTTL(30*time.Second))
+				synctest.Wait()
+				granted := time.Now()
+				if m.move(0, time.Hour); !slept {
+					m.move(time.Hour, 0)
+				}
+				if !errors.Is(l.Err(), ErrLost) {
+					t.Fatalf("Err() = %v", l.Err())
+				}
+				synctest.Wait()
+				e := n.of(EventLost)[0]
+				// The time of the event is of a clock that did not move.
+				if began := e.At.Add(time.Hour - e.Held); e.Held != 29*time.Second || !began.Equal(granted) {
+					t.Errorf("held for %v from %v after the grant, want 29s from then", e.Held, began.Sub(granted))
+				}
+			})
+		})
+	}
+}

@@ -150,9 +150,9 @@ func (o *observing) close() error {
 // fields are guarded as those of the call, and then of the lease, are.
 type sight struct {
 	ctx     context.Context // of the call
-	began   time.Duration   // on the monotonic clock, as the next two
-	granted time.Duration
-	ended   time.Duration
+	began   time.Duration   // on the monotonic clock
+	granted trust.Instant
+	ended   trust.Instant // the deadline where that was before
 	place   int
 	waits   bool // it was told of the wait,
 	held    bool // of the grant,
@@ -202,7 +202,7 @@ func (l *Lease) held(now trust.Instant) {
 	if s == nil {
 		return
 	}
-	s.held, s.granted = true, now.Mono
+	s.held, s.granted = true, now
 	e := l.event(EventGrant)
 	e.Place, e.Waited = s.place, now.Mono-s.began
 	if l.queued {
@@ -219,16 +219,13 @@ func (l *Lease) over(ctx context.Context, cause error) {
 		return
 	}
 	s.over = true
-	now := l.client.now().Mono
+	now := l.client.now()
 	e := l.event(EventRelease)
-	e.Held = s.ended - s.granted
+	e.At, e.Held = time.Now().Add(now.Until(s.ended)), max(0, -s.ended.Until(s.granted))
 	if lost, is := errors.AsType[*LostError](cause); is {
-		e.Kind, e.Reason, e.Gap, e.Err = EventLost, lost.Reason, now-l.fresh, lost
-	} else {
-		e.At = time.Now().Add(s.ended - now)
-		if cause != nil && cause != ErrReleased {
-			e.Err = cause
-		}
+		e.Kind, e.Reason, e.Gap, e.Err = EventLost, lost.Reason, now.Mono-l.fresh, lost
+	} else if cause != nil && cause != ErrReleased {
+		e.Err = cause
 	}
 	l.client.observing.tell(ctx, e)
 }
@@ -236,12 +233,12 @@ func (l *Lease) over(ctx context.Context, cause error) {
 // stillHeld tells once of a lease that is renewed for long. The caller has the lease's mutex.
 func (l *Lease) stillHeld(now trust.Instant) {
 	s := l.sight
-	if s == nil || !s.held || s.long || now.Mono-s.granted < heldLong {
+	if s == nil || !s.held || s.long || -now.Until(s.granted) < heldLong {
 		return
 	}
 	s.long = true
 	e := l.event(EventHeldLong)
-	e.Held = now.Mono - s.granted
+	e.Held = -now.Until(s.granted)
 	l.client.observing.tell(s.ctx, e)
 }
 
@@ -251,7 +248,10 @@ func (l *Lease) noteEnd(now trust.Instant, cause error, handed bool) {
 	if l.sight == nil {
 		return
 	}
-	l.sight.ended = now.Mono + min(0, now.Until(l.deadline))
+	l.sight.ended = now
+	if now.Reached(l.deadline) {
+		l.sight.ended = l.deadline
+	}
 	if cause != ErrReleased || handed {
 		l.over(l.sight.ctx, cause)
 	}
@@ -283,7 +283,7 @@ func (l *Lease) outlived(ctx context.Context) {
 	s.late = true
 	e := l.event(EventOutlived)
 	if e.Reason = lost.Reason; error(lost) == l.ended { // else the release has found the loss
-		e.Late = l.client.now().Mono - s.ended
+		e.Late = -l.client.now().Until(s.ended)
 	}
 	l.client.observing.tell(ctx, e)
 }
@@ -293,7 +293,7 @@ func (l *Lease) write(ctx context.Context, what hooks.Observed) {
 	if s := l.sight; s != nil && s.held {
 		e := l.event(EventKind(what.Kind))
 		e.Resource, e.LastToken, e.Took, e.Err = what.Resource, Token(what.LastToken), what.Took, what.Err
-		e.Age = l.client.now().Mono - s.granted
+		e.Age = -l.client.now().Until(s.granted)
 		l.client.observing.tell(ctx, e)
 	}
 }
