@@ -134,13 +134,10 @@ func (c *Client) giveBack(ctx context.Context, leases []*Lease) {
 	defer cancel()
 	for i, u := range backs {
 		select {
-		case <-u.Done:
+		case back := <-u.Done:
+			ended[i].confirmed(ctx, back.Ended, u.Lost)
 		case <-soon.Done():
-			if len(u.Done) == 0 {
-				ended[i].released(ctx, context.Cause(soon))
-				continue
-			}
+			ended[i].takenBack(ctx, u, context.Cause(soon))
 		}
-		ended[i].released(ctx, nil)
 	}
 }

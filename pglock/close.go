@@ -68,11 +68,7 @@ func (c *Client) Close(ctx context.Context) error {
 	go func() { c.calls.ends.Wait(); close(ends) }()
 	err := c.sayLast(ctx, held, asks, ends)
 	for i, l := range strays {
-		if len(spent[i].Done) > 0 {
-			l.released(ctx, nil)
-		} else {
-			l.released(ctx, cmp.Or(err, ErrOutcomeUnknown))
-		}
+		l.takenBack(ctx, spent[i], cmp.Or(err, ErrOutcomeUnknown))
 	}
 	c.backend.Close()
 	<-asks
@@ -217,7 +213,7 @@ func (c *Client) releaseAll(ctx context.Context, held []*Lease, lost bool) error
 	}
 	var others, unconfirmed announcement
 	for i, e := range endings {
-		held[i].released(ctx, nil)
+		held[i].confirmed(ctx, e.Released, lost)
 		if c.hear(claims[i].Name, e.Handed, &sent, &others); lost && !e.Released {
 			unconfirmed.names = append(unconfirmed.names, claims[i].Name)
 			unconfirmed.slots = append(unconfirmed.slots, &claims[i].Slot)
@@ -226,6 +222,32 @@ func (c *Client) releaseAll(ctx context.Context, held []*Lease, lost bool) error
 	c.send(ctx, others, c.backend.AnnounceOwn)
 	c.send(ctx, unconfirmed, c.backend.AnnounceUnconfirmed)
 	return nil
+}
+
+// confirmed tells what the server said of the lease's end: whether this request has ended it. An earlier one may have
+// done so where its answer was lost, and so may a hand-over that has no answer.
+func (l *Lease) confirmed(ctx context.Context, ended, lost bool) {
+	l.mu.Lock()
+	own := lost || l.handing > 0
+	l.mu.Unlock()
+	switch {
+	case ended:
+		l.released(ctx, nil)
+	case own:
+		l.released(ctx, ErrOutcomeUnknown)
+	default:
+		l.released(ctx, &LostError{Lock: l.name, Token: l.token, Reason: ReasonUnknown})
+	}
+}
+
+// takenBack is confirmed for a lease whose request was taken back; without an answer it tells err.
+func (l *Lease) takenBack(ctx context.Context, u *takeback.Request, err error) {
+	select {
+	case back := <-u.Done:
+		l.confirmed(ctx, back.Ended, u.Lost)
+	default:
+		l.released(ctx, err)
+	}
 }
 
 // takeBackLast takes back all abandoned requests when the client closes.

@@ -372,10 +372,10 @@ func (s *fakeStore) ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]
 	if f := hook(s, &s.onReleaseAll); f != nil {
 		return make([]protocol.Ending, len(claims)), f(ctx, claims)
 	}
-	endings := make([]protocol.Ending, len(claims))
+	endings := slices.Repeat([]protocol.Ending{{Released: true}}, len(claims))
 	if f := hook(s, &s.onHandOver); f != nil {
 		for i, c := range claims {
-			endings[i] = protocol.Ending{Released: true, Handed: f(c)}
+			endings[i].Handed = f(c)
 		}
 	}
 	return endings, nil

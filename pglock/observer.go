@@ -72,7 +72,8 @@ const (
 	// release the lease. Fields of a lease; Held.
 	EventHeldLong EventKind = "held long"
 	// EventLost: a lease was lost, by the server's answer or by the local deadline. Each grant has either this event or
-	// EventRelease, once. Fields of a lease; Reason, Held, Gap, Err. Err is the *LostError.
+	// EventRelease, once. Fields of a lease; Reason, Held, Gap, Err. Err is the *LostError. Where Close, or an
+	// AcquireAll that fails, is the first to find the loss, Reason is ReasonUnknown: it does not ask further.
 	EventLost EventKind = "lost"
 	// EventRelease: a lease has ended by Release, Do, HandOver, Close, or after an AcquireAll that did not get all
 	// locks. Fields of a lease; Held; Err if the server has not confirmed the release. ctx is that of the call that

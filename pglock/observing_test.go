@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -170,12 +171,10 @@ func TestTheObserverHearsWhatWasNotReleased(t *testing.T) {
 			for _, name := range []string{"stray", "a", "b"} {
 				mustAcquire(t, c, name)
 			}
+			s.set(func() { s.onGiveUp = goesBack(fails) })
 			if fails {
 				s.set(func() {
 					s.onReleaseAll = func(context.Context, []protocol.Claim) error { return errReset }
-					s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
-						return protocol.TakenBack{}, errReset
-					}
 				})
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -196,11 +195,7 @@ func TestTheObserverHearsWhatWasNotReleased(t *testing.T) {
 		t.Run("AcquireAll, the server is "+name, fakeClock(func(t *testing.T, s *fakeStore) {
 			var n notes
 			s.onAcquire = heldByAnother("c", s)
-			if fails {
-				s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
-					return protocol.TakenBack{}, errReset
-				}
-			}
+			s.onGiveUp = goesBack(fails)
 			c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
 			if _, err := c.AcquireAll(t.Context(), []string{"a", "b", "c"}, WithMaxWait(0)); !errors.Is(err, ErrHeld) {
 				t.Fatal(err)
@@ -219,6 +214,16 @@ func TestTheObserverHearsWhatWasNotReleased(t *testing.T) {
 	}
 }
 
+// goesBack answers that a lease has ended, or fails.
+func goesBack(fails bool) func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
+	return func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
+		if fails {
+			return protocol.TakenBack{}, errReset
+		}
+		return protocol.TakenBack{Ended: true}, nil
+	}
+}
+
 // heldByAnother grants every lock but one.
 func heldByAnother(name string, s *fakeStore) func(context.Context, call) (protocol.Answer, error) {
 	return func(_ context.Context, asked call) (protocol.Answer, error) {
@@ -226,5 +231,70 @@ func heldByAnother(name string, s *fakeStore) func(context.Context, call) (proto
 			return protocol.Answer{Token: 5, Holder: "the other"}, nil
 		}
 		return s.grants(asked.request), nil
+	}
+}
+
+// Where the server says that an ended lease was gone before, the observer hears of the loss; unless an attempt whose
+// answer was lost may have ended the lease.
+func TestTheObserverHearsOfALossThatTheLastWordsFind(t *testing.T) {
+	for name, tc := range map[string]struct {
+		all    bool   // AcquireAll ends the lease, not Close
+		loses  string // the first answer to this is lost
+		breaks bool   // an operator does, before the end
+		want   string
+		err    error
+	}{
+		"Close":                                      {false, "", true, "lost", ErrLost},
+		"Close, an attempt may be under way":         {false, "acquire", true, "lost", ErrLost},
+		"Close, its answer is lost":                  {false, "releaseAll", false, "release", ErrOutcomeUnknown},
+		"Close, nothing is lost":                     {false, "acquire", false, "release", nil},
+		"AcquireAll":                                 {true, "", true, "lost", ErrLost},
+		"AcquireAll, the answer of the last is lost": {true, "giveUp", false, "release", ErrOutcomeUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n notes
+				var lost atomic.Bool
+				s := newFakeServer()
+				s.fault = func(what string, done bool) error {
+					if done && what == tc.loses && !lost.Swap(true) {
+						return errReset
+					}
+					return nil
+				}
+				other, c := s.client(t), s.client(t, WithObserver(&n))
+				end := func() error { return c.Close(t.Context()) }
+				if tc.all {
+					mustAcquire(t, other, "b")
+					most := time.Duration(0)
+					if tc.breaks {
+						most = 2 * time.Second
+					}
+					failed := must.Go(func() error {
+						_, err := c.AcquireAll(t.Context(), []string{"a", "b"}, WithMaxWait(most))
+						return err
+					})
+					end = func() error {
+						if err := <-failed; !errors.Is(err, ErrHeld) {
+							return fmt.Errorf("AcquireAll: %w", err)
+						}
+						return nil
+					}
+				} else {
+					mustAcquire(t, c, "a")
+				}
+				time.Sleep(time.Second)
+				if tc.breaks {
+					s.breaks("a")
+				}
+				must.Do(t, end())
+				wantKinds(t, &n, "a", "grant", tc.want)
+				for _, e := range n.of(EventLost, EventRelease) {
+					if !errors.Is(e.Err, tc.err) || e.Kind == EventLost && e.Reason != ReasonUnknown {
+						t.Errorf("%+v, want the error %v", e, tc.err)
+					}
+				}
+			})
+		})
 	}
 }
