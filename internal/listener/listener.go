@@ -51,7 +51,7 @@ type Config struct {
 	Hears   func(bool)           // from now on notifications arrive, or do not
 
 	Deaf func(attempts int, since time.Duration, err error) // an attempt to hear has failed while channels are wanted
-	Back func(after time.Duration, err error)               // notifications arrive again; err is of the last attempt
+	Back func(after time.Duration, err error)               // after Deaf: they arrive; err is of the last attempt
 }
 
 // Listener owns a goroutine that hears what comes over a connection, which runs from the first Want to the end of its
@@ -71,9 +71,9 @@ type Listener struct {
 
 // deafness is since when channels are wanted and nothing is heard.
 type deafness struct {
-	attempts int // 0: it hears
+	attempts int // 0: it hears, or nobody has wanted it since
 	since    time.Time
-	err      error // of the last attempt
+	err      error // of the last attempt; nil: nobody was told of one, or of its end
 }
 
 // New makes a listener without channels.
@@ -134,17 +134,22 @@ func (l *Listener) failed(err error) {
 
 // hears notes that notifications arrive.
 func (l *Listener) hears() {
-	if l.Hears(true); l.deaf.attempts > 0 {
-		l.Back(time.Since(l.deaf.since), l.deaf.err)
-		l.deaf = deafness{}
+	if l.Hears(true); l.deaf.err == nil {
+		return
 	}
+	var after time.Duration
+	if l.deaf.attempts > 0 {
+		after = time.Since(l.deaf.since)
+	}
+	l.Back(after, l.deaf.err)
+	l.deaf = deafness{}
 }
 
 func (l *Listener) listen() {
 	began := time.Now()
 	for delay := firstRetry; l.Life.Err() == nil; {
 		if len(l.wants()) == 0 {
-			l.deaf = deafness{}
+			l.deaf = deafness{err: l.deaf.err}
 			select {
 			case <-l.wake:
 			case <-l.Life.Done():

@@ -20,6 +20,7 @@ type stage struct {
 	conns []*conn       // that were made
 	deaf  bool          // probes do not come through
 	mute  error         // probes cannot be sent
+	down  error         // nor can a connection be made
 	sure  bool          // connections are certain to hear
 	since time.Duration // of the last report that nothing, or something again, was heard
 }
@@ -37,6 +38,9 @@ func start(t *testing.T) *stage {
 		Connect: func(context.Context) (Conn, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
+			if s.down != nil {
+				return nil, s.down
+			}
 			s.conns = append(s.conns, &conn{s, make(chan [2]string, 200), false})
 			return s.conns[len(s.conns)-1], nil
 		},
@@ -225,6 +229,34 @@ func TestListenerThatNobodyWantsIsNotDeaf(t *testing.T) {
 		time.Sleep(time.Hour)
 		s.Want("own")
 		s.want(t, "+own", "changed own", "hears true")
+	})
+}
+
+// Who was told that nothing is heard is told of the end of that, though nobody wanted to hear anything meanwhile.
+func TestListenerThatNobodyWantsWhileItIsDeafIsBackLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		fails := func(err error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.down = err
+		}
+		fails(errors.New("no server"))
+		s.Want("own")
+		time.Sleep(firstRetry + time.Millisecond)
+		s.want(t, "hears false", "deaf 1: no server", "hears false", "deaf 2: no server")
+		s.Unwant("own")
+		time.Sleep(time.Hour)
+		s.want(t)
+		fails(nil)
+		s.Want("own")
+		s.want(t, "+own", "changed own", "hears true", "back: no server")
+		if s.since != 0 {
+			t.Errorf("it says that it was deaf for %v, want 0: nobody wanted to hear", s.since)
+		}
+		close(s.last().said)
+		time.Sleep(2 * firstRetry)
+		s.want(t, "closed", "hears false", "deaf 1: broken", "+own", "changed own", "hears true", "back: broken")
 	})
 }
 
