@@ -43,7 +43,8 @@ type slogObserver struct {
 	logger *slog.Logger
 
 	mu      sync.Mutex // guards what follows; not held while the logger is called
-	failing *Event     // the last failure to renew since it has warned of one, until that lease is renewed or over
+	failing *Event     // the last failure to renew since it has warned of one, until that lease is renewed
+	over    bool       // that lease has ended
 	polling bool       // it has warned that the client polls
 	lines   map[EventKind]lines
 }
@@ -94,6 +95,8 @@ func (o *slogObserver) judge(e Event) (level slog.Level, text string, skipped []
 
 // weigh says how much an event matters to people, and in which words to tell them. The caller has the mutex.
 func (o *slogObserver) weigh(e Event) (slog.Level, string) {
+	f := o.failing
+	it := f != nil && f.Lock == e.Lock && f.Slot == e.Slot && f.Token == e.Token
 	switch e.Kind {
 	case EventOutlived:
 		if e.Late > min(e.TTL/20, time.Second) {
@@ -101,7 +104,10 @@ func (o *slogObserver) weigh(e Event) (slog.Level, string) {
 		}
 	case EventOutcomeUnknown:
 		return slog.LevelError, "nobody could say whether a fenced write was committed"
+	case EventRelease:
+		o.over = o.over || it
 	case EventLost:
+		o.over = o.over || it
 		return slog.LevelWarn, "a lease was lost"
 	case EventHeldLong:
 		return slog.LevelInfo, "a lease has been renewed for longer than an hour, does its program still need it?"
@@ -109,15 +115,14 @@ func (o *slogObserver) weigh(e Event) (slog.Level, string) {
 		return slog.LevelWarn, "leases were renewed late"
 	case EventRenewFailed:
 		if e.Gap >= e.TTL/2 {
-			warned := o.failing != nil && !o.failing.overAt(e.At)
+			warned := f != nil && !o.isOver(e.At)
 			o.failing = &e
-			if !warned {
+			if o.over = false; !warned {
 				return slog.LevelWarn, "renewals fail, and leases will be lost if that lasts"
 			}
 		}
 	case EventRenew:
-		f := o.failing
-		if f != nil && (f.Lock == e.Lock && f.Slot == e.Slot && f.Token == e.Token || f.overAt(e.At)) {
+		if it || f != nil && o.isOver(e.At) {
 			o.failing = nil
 			return slog.LevelInfo, "renewals work again"
 		}
@@ -147,8 +152,11 @@ func (o *slogObserver) weigh(e Event) (slog.Level, string) {
 	return slog.LevelDebug, string(e.Kind)
 }
 
-// overAt reports whether a lease that could not be renewed then was lost by t, unless it was renewed since.
-func (e *Event) overAt(t time.Time) bool { return t.Sub(e.At) >= e.TTL-e.Gap }
+// isOver reports whether the lease that could not be renewed has ended by t. If the observer has missed that, nothing
+// more is heard of the lease: the next attempt to renew one that goes on comes within its TTL.
+func (o *slogObserver) isOver(t time.Time) bool {
+	return o.over || t.Sub(o.failing.At) >= o.failing.TTL
+}
 
 // attributes are the fields of an event that are set.
 func attributes(e Event) (all []slog.Attr) {

@@ -139,6 +139,20 @@ func TestSlogObserverTellsOnceOfWhatLastsAndOnceOfItsEnd(t *testing.T) {
 	}
 }
 
+// An extended lease goes on for longer than its TTL.
+func TestSlogObserverTellsOnceOfAnExtendedLeaseThatIsNotRenewed(t *testing.T) {
+	var events []Event
+	for i := range 4 {
+		at := time.Now().Add(time.Duration(i) * 2 * time.Second)
+		events = append(events, Event{Kind: EventRenewFailed, Lock: "a", Token: 7, TTL: 10 * time.Second, At: at,
+			Gap: 9*time.Second + time.Duration(i)*2*time.Second, Err: errReset},
+			Event{Kind: EventRenew, Lock: "b", Token: 8, TTL: 10 * time.Second, At: at.Add(time.Second)})
+	}
+	if got := logs(slog.LevelInfo, events...); len(got) != 1 {
+		t.Errorf("logged %q, want one line", got)
+	}
+}
+
 // That other leases are renewed says nothing of the one that is not, until that is over.
 func TestSlogObserverSaysThatRenewalsWorkAgainWhenTheFailedOneDoes(t *testing.T) {
 	began := time.Now()
@@ -152,9 +166,11 @@ func TestSlogObserverSaysThatRenewalsWorkAgainWhenTheFailedOneDoes(t *testing.T)
 		want string
 	}{
 		"itself":                {[]Event{renewed, at(EventRenew, "a", 2*time.Second, 0)}, "renewals work again"},
-		"others, when it ended": {[]Event{renewed, at(EventRenew, "b", 5*time.Second, 0)}, "renewals work again"},
-		"a failure after it ended": {[]Event{renewed, at(EventRenewFailed, "b", time.Minute, 6*time.Second)},
-			"renewals fail"},
+		"others, when it ended": {[]Event{at(EventRelease, "a", time.Second, 0), renewed}, "renewals work again"},
+		"a failure after it ended": {[]Event{at(EventRelease, "a", time.Second, 0),
+			at(EventRenewFailed, "b", 2*time.Second, 6*time.Second)}, "renewals fail"},
+		"others, when its end was missed": {[]Event{renewed, at(EventRenew, "b", 10*time.Second, 0)},
+			"renewals work again"},
 	} {
 		got := logs(slog.LevelInfo, append([]Event{fails}, tc.then...)...)
 		if len(got) != 2 || !strings.Contains(got[1], tc.want) || !strings.Contains(got[1], "lock="+tc.then[1].Lock) {
