@@ -89,6 +89,7 @@ func TestEachEventIsMeasuredWithItsUnitAndAttributes(t *testing.T) {
 			map[string]string{"pglock.lease.outlived_time": "1 (5) s lock.mode=exclusive loss.reason=expired"}},
 		{pglock.Event{Kind: pglock.EventHandOver, Lock: "orders/1", Count: 1, Took: 20 * time.Millisecond},
 			map[string]string{"pglock.handover.duration": "1 (0.02) s"}},
+		{pglock.Event{Kind: pglock.EventHandOver, Lock: "orders/1", Count: 1}, nil}, // nobody knows how long it took
 		{with(pglock.EventWrite, func(e *pglock.Event) {
 			e.Resource, e.Took, e.Age = "orders/1", time.Second, 9*time.Second
 		}), map[string]string{

@@ -79,7 +79,9 @@ func (o *observer) Observe(ctx context.Context, e pglock.Event) {
 	case pglock.EventOutlived:
 		m.outlived.Record(ctx, e.Late.Seconds(), of(dimensions{mode: mode, key: keyReason, value: string(e.Reason)}))
 	case pglock.EventHandOver:
-		m.handOver.Record(ctx, e.Took.Seconds(), of(dimensions{}))
+		if e.Took > 0 { // else nobody knows it
+			m.handOver.Record(ctx, e.Took.Seconds(), of(dimensions{}))
+		}
 
 	case pglock.EventWrite:
 		with := of(dimensions{mode: mode})

@@ -1,7 +1,6 @@
 package pglock
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -20,7 +19,7 @@ type announcement struct {
 type handed struct {
 	name  string
 	calls int
-	sent  *trust.Instant
+	sent  *trust.Instant // nil if unknown
 }
 
 // hear processes the grants that a statement made to waiters: it tells our own at once, and adds the others to
@@ -31,7 +30,7 @@ func (c *Client) hear(name string, h protocol.Handed, sent *trust.Instant, other
 		calls++
 	}
 	if c.observing != nil && calls > 0 {
-		others.handed = append(others.handed, handed{name, calls, cmp.Or(sent, new(c.now()))})
+		others.handed = append(others.handed, handed{name, calls, sent})
 	}
 	for _, text := range h.Hints {
 		c.queue.Hear(text, sent)
@@ -51,8 +50,11 @@ func (c *Client) send(ctx context.Context, a announcement, by func(context.Conte
 		_ = by(ctx, a.names, a.slots)
 	}
 	for _, h := range a.handed {
-		c.observing.tell(ctx, Event{Kind: EventHandOver, Lock: h.name, Count: h.calls,
-			Took: c.now().Mono - h.sent.Mono})
+		e := Event{Kind: EventHandOver, Lock: h.name, Count: h.calls}
+		if h.sent != nil {
+			e.Took = c.now().Mono - h.sent.Mono
+		}
+		c.observing.tell(ctx, e)
 	}
 }
 

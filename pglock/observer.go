@@ -84,7 +84,8 @@ const (
 	EventOutlived EventKind = "outlived"
 	// EventHandOver: the end of a lease or of a wait gave the lock to waiting calls. Fields: Lock, Count, Took.
 	// Took is from the request that ended the lease until the waiting clients were notified. It excludes the
-	// notification's way to them. ctx is that of the call that ended the lease, if there is one.
+	// notification's way to them. It is 0 if the call that ended the lease left before the answer came: then nobody
+	// knows it. ctx is that of the call that ended the lease, if there is one.
 	EventHandOver EventKind = "hand over"
 
 	// EventWrite: package fencedstore has committed a transaction under the fence of the lease. A write under several

@@ -298,3 +298,18 @@ func TestTheObserverHearsOfALossThatTheLastWordsFind(t *testing.T) {
 		})
 	}
 }
+
+// Nobody knows how long a hand-over took whose call has left.
+func TestHandOverOfACallThatHasLeftIsObservedWithoutItsDuration(t *testing.T) {
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
+		var n notes
+		s.onAnnounce = func(context.Context) error { time.Sleep(time.Second); return nil }
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock(), WithObserver(&n)), "report")
+		hook(s, &s.endedLate)(l.claim(), protocol.Ending{Released: true,
+			Handed: protocol.Handed{Slots: []int{0}}}, nil)
+		synctest.Wait()
+		if told := n.of(EventHandOver); len(told) != 1 || told[0].Took != 0 || told[0].Count != 1 {
+			t.Errorf("%+v, want one of a call, without a duration", told)
+		}
+	})
+}
