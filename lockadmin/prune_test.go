@@ -3,6 +3,7 @@ package lockadmin_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -70,6 +71,12 @@ func TestEntriesOfATimeToComeHoldUpNoPrune(t *testing.T) {
 	}
 	entries("2999-01-01", 1000)
 	entries("2020-01-01", 10)
+	for limit, want := range map[int]string{10: "0 100", 100: "0 1000"} { // ten times as many are passed over, and left
+		if got := column(t, conn, fmt.Sprintf(`SELECT removed || ' ' || next - (SELECT min(id) - 1 FROM pglock.events)
+			FROM pglock.prune_history(p_limit => %d)`, limit)); got[0] != want {
+			t.Errorf("a step of %d answered %s, want %s", limit, got[0], want)
+		}
+	}
 	if got := column(t, conn, `SELECT pglock.sweep()::text`); got[0] != "10" {
 		t.Errorf("a sweep removed %s entries, want 10", got[0])
 	}

@@ -988,11 +988,12 @@ END $$;
 -- sessions that have been dead for a minute (the latter hold nothing, as far as they said, and have no marked
 -- connection), tickets that count no more, notes of grant IDs given up an hour ago, receipts a week old, keys of work
 -- done once that are no longer kept (a day longer than they are accepted, in case the clock is set back), and with
--- p_history the old end of the history. It skips what somebody has locked, and waits for nobody (I25); for the table of
--- the history it waits a tenth of a second, before it locks anything, and then leaves that to the next sweep.
--- With p_every it does nothing, and answers NULL, if somebody has begun a sweep with the history within that time: a
--- thousand clients are not to read the tables a thousand times, nor to try if that fails. Of the receipts it then looks
--- at p_limit pages somewhere: an index of their times would cost each write more, and a client has little time for it.
+-- p_history the old end of the history. It skips what somebody has locked, and waits for nobody (I25): the history,
+-- whose table it locks last, it leaves to the next sweep.
+-- With p_every it does nothing, and answers NULL, if somebody has begun such a sweep with the history within that time,
+-- or removed all that there was: a thousand clients are not to read the tables a thousand times, nor to try if that
+-- fails. Of the receipts it then looks at p_limit pages somewhere: an index of their times would cost each write more,
+-- and a client has little time for it.
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true, p_every interval DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -1009,10 +1010,9 @@ BEGIN
   IF (SELECT to_timestamp(s.last_value) BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM swept_seq s) THEN
     RETURN NULL;
   END IF;
-  IF p_history THEN
+  IF p_history AND p_every IS NOT NULL THEN
     PERFORM setval('swept_seq', floor(extract(epoch FROM clock_timestamp()))::bigint);
   END IF;
-  p_history := p_history AND history_open();
   FOR dead IN SELECT * FROM (VALUES
     ('waiters', '1 minute', $of$ o.enqueued_at < $1 AND (
                        NOT EXISTS (SELECT FROM sessions s WHERE s.session_id = o.session_id AND s.alive_until > $1)
@@ -1033,7 +1033,14 @@ BEGIN
   END LOOP;
   total := total + sweep_subtrees(p_limit);
   IF p_history THEN
-    total := total + (prune_history(NULL, p_limit)).removed;
+    BEGIN
+      LOCK TABLE events IN ROW EXCLUSIVE MODE NOWAIT;
+      total := total + (prune_history(NULL, p_limit)).removed;
+    EXCEPTION WHEN lock_not_available THEN p_history := NULL;
+    END;
+    IF p_history AND p_every IS NULL AND total < p_limit THEN
+      PERFORM setval('swept_seq', floor(extract(epoch FROM clock_timestamp()))::bigint);
+    END IF;
   END IF;
   ok := bound_rest(false);
   RETURN total;
@@ -1875,8 +1882,8 @@ BEGIN
   SELECT pg_catalog.array_agg(f.slot ORDER BY f.slot) INTO slots FROM (
     SELECT l.slot FROM locks l
     WHERE l.name = p_name AND l.slot > 0 AND l.slot <= coalesce(p_capacity, l.slot)
-      AND is_over(l.expires_at, l.ended_at)
-      AND (l.expires_at = '-infinity' OR (SELECT NOT p_ended OR history_open()))        -- asked once, and only then
+      AND CASE WHEN l.expires_at = '-infinity' THEN true WHEN is_over(l.expires_at, l.ended_at)
+        THEN (SELECT NOT p_ended OR history_open()) ELSE false END         -- asked once, and for what ran out alone
     ORDER BY l.slot LIMIT GREATEST(p_most, 0) FOR UPDATE SKIP LOCKED) f;
   SELECT l.top_slot INTO top FROM locks l WHERE l.name = p_name AND l.slot = 0;
   slots := slots || ARRAY(SELECT generate_series(top + 1, LEAST(top + p_most - coalesce(pg_catalog.cardinality(slots), 0),
@@ -2086,9 +2093,9 @@ BEGIN
   LOOP
     INSERT INTO waiters AS q VALUES (w.*) ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket INTO enqueue.ticket;
     EXIT WHEN FOUND AND (NOT w.subtree OR note_subtree(w));
-    SELECT q.ticket, q.name INTO r FROM waiters q WHERE q.grant_id = w.grant_id;
-    IF r.name <> w.name THEN
-      PERFORM refuse('grant_id', 'in use for another lock', 'be chosen anew for each request');
+    SELECT q.ticket, q.name, q.subtree INTO r FROM waiters q WHERE q.grant_id = w.grant_id;
+    IF r.name <> w.name OR r.subtree <> w.subtree THEN
+      PERFORM refuse('grant_id', 'in use for another request', 'be chosen anew for each request');
     ELSIF r.ticket > p_head.served THEN
       enqueue.ticket := r.ticket;
       EXIT;
@@ -6347,12 +6354,12 @@ AS $$
 $$;
 
 -- prune_history removes entries that are older than p_older; NULL: older than the history is kept. A call is one step:
--- it looks at no more than p_limit entries after the one with the id p_after, the oldest first, besides those of a time
--- to come, which the clock has left that was set back. It returns how many went, and next: pass that to the following
--- step, each in a transaction by itself, until it is NULL. It locks what it removes and, if there is anything, the
--- record of the installation: nothing goes without the mark history_pruned, or it would look as if somebody had changed
--- the record. It does not wait for that record: while somebody else has locked it, it removes nothing, and next is
--- p_after.
+-- it looks at no more than p_limit entries after the one with the id p_after, the oldest first, besides up to nine
+-- times as many of a time to come, which the clock has left that was set back. It returns how many went, and next: pass
+-- that to the following step, each in a transaction by itself, until it is NULL. It locks what it removes and, if there
+-- is anything, the record of the installation: nothing goes without the mark history_pruned, or it would look as if
+-- somebody had changed the record. It does not wait for that record: while somebody else has locked it, it removes
+-- nothing, and next is p_after.
 CREATE FUNCTION prune_history(
   p_older interval DEFAULT NULL, p_limit int DEFAULT 1000, p_after bigint DEFAULT 0, OUT removed bigint,
   OUT next bigint)
@@ -6365,10 +6372,16 @@ DECLARE
   upto  timestamptz := clock_timestamp() - coalesce(p_older, (SELECT i.history_keep FROM installation i));
   aged  bigint[];
 BEGIN
-  SELECT pg_catalog.array_agg(p.id) FILTER (WHERE p.old), CASE WHEN pg_catalog.count(*) = p_limit AND bool_or(p.old) THEN pg_catalog.max(p.id) END
-    INTO aged, next FROM (
-      SELECT e.id, e.at < upto AS old FROM events e
-      WHERE e.id > coalesce(p_after, 0) AND e.at <= clock_timestamp() ORDER BY e.id LIMIT p_limit) p;
+  SELECT pg_catalog.array_agg(p.id) FILTER (WHERE p.old), CASE WHEN pg_catalog.count(*) = p_limit AND bool_or(p.old) THEN pg_catalog.max(p.id) END,
+      pg_catalog.count(*) INTO aged, next, removed FROM (
+      SELECT e.id, e.at < upto AS old FROM (
+        SELECT o.id, o.at FROM events o WHERE o.id > coalesce(p_after, 0) ORDER BY o.id LIMIT 10 * p_limit) e
+      WHERE e.at <= clock_timestamp() ORDER BY e.id LIMIT p_limit) p;
+  IF removed < p_limit THEN                              -- it has looked at all of these
+    SELECT pg_catalog.max(e.id) INTO next FROM (
+      SELECT o.id FROM events o WHERE o.id > coalesce(p_after, 0) ORDER BY o.id LIMIT 10 * p_limit) e
+      HAVING pg_catalog.count(*) = 10 * p_limit;
+  END IF;
   removed := 0;
   IF aged IS NULL THEN
     RETURN;

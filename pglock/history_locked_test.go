@@ -178,3 +178,21 @@ func TestEndGoesOnWhileTheHistoryLacksALeaseThatRanOut(t *testing.T) {
 		}
 	})
 }
+
+// A release beside slots that others hold, or that were given back, has nothing to write into the history.
+func TestAReleaseAsksForTheHistoryOnlyForWhatRanOut(t *testing.T) {
+	conn := pgtest.Parallel(t).Conn(t)
+	for range 3 {
+		answerOf(t, conn, `SELECT granted::text FROM pglock.acquire_lease('x', gen_random_uuid(), `+someID+`, 'h', '1 h',
+			p_session_ttl => '1 h', p_wait => true, p_mode => 'limit', p_capacity => 2)`)
+	}
+	execute(t, conn, "BEGIN")
+	ended := answerOf(t, conn, `WITH held AS MATERIALIZED (SELECT * FROM pglock.locks WHERE name = 'x' AND slot = 2)
+		SELECT released::text FROM held, pglock.release_lease(name, token, grant_id, slot)`)
+	locks := answerOf(t, conn, `SELECT count(*)::text FROM pg_locks
+		WHERE pid = pg_backend_pid() AND relation = 'pglock.events'::regclass`)
+	if ended != "true" || locks != "0" {
+		t.Errorf("released: %s; it has %s locks of the history", ended, locks)
+	}
+	execute(t, conn, "ROLLBACK")
+}

@@ -185,11 +185,12 @@ END $$;
 -- sessions that have been dead for a minute (the latter hold nothing, as far as they said, and have no marked
 -- connection), tickets that count no more, notes of grant IDs given up an hour ago, receipts a week old, keys of work
 -- done once that are no longer kept (a day longer than they are accepted, in case the clock is set back), and with
--- p_history the old end of the history. It skips what somebody has locked, and waits for nobody (I25); for the table of
--- the history it waits a tenth of a second, before it locks anything, and then leaves that to the next sweep.
--- With p_every it does nothing, and answers NULL, if somebody has begun a sweep with the history within that time: a
--- thousand clients are not to read the tables a thousand times, nor to try if that fails. Of the receipts it then looks
--- at p_limit pages somewhere: an index of their times would cost each write more, and a client has little time for it.
+-- p_history the old end of the history. It skips what somebody has locked, and waits for nobody (I25): the history,
+-- whose table it locks last, it leaves to the next sweep.
+-- With p_every it does nothing, and answers NULL, if somebody has begun such a sweep with the history within that time,
+-- or removed all that there was: a thousand clients are not to read the tables a thousand times, nor to try if that
+-- fails. Of the receipts it then looks at p_limit pages somewhere: an index of their times would cost each write more,
+-- and a client has little time for it.
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true, p_every interval DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -206,10 +207,9 @@ BEGIN
   IF (SELECT to_timestamp(s.last_value) BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM swept_seq s) THEN
     RETURN NULL;
   END IF;
-  IF p_history THEN
+  IF p_history AND p_every IS NOT NULL THEN
     PERFORM setval('swept_seq', floor(extract(epoch FROM clock_timestamp()))::bigint);
   END IF;
-  p_history := p_history AND history_open();
   FOR dead IN SELECT * FROM (VALUES
     ('waiters', '1 minute', $of$ o.enqueued_at < $1 AND (
                        NOT EXISTS (SELECT FROM sessions s WHERE s.session_id = o.session_id AND s.alive_until > $1)
@@ -230,7 +230,14 @@ BEGIN
   END LOOP;
   total := total + sweep_subtrees(p_limit);
   IF p_history THEN
-    total := total + (prune_history(NULL, p_limit)).removed;
+    BEGIN
+      LOCK TABLE events IN ROW EXCLUSIVE MODE NOWAIT;
+      total := total + (prune_history(NULL, p_limit)).removed;
+    EXCEPTION WHEN lock_not_available THEN p_history := NULL;
+    END;
+    IF p_history AND p_every IS NULL AND total < p_limit THEN
+      PERFORM setval('swept_seq', floor(extract(epoch FROM clock_timestamp()))::bigint);
+    END IF;
   END IF;
   ok := bound_rest(false);
   RETURN total;

@@ -516,8 +516,8 @@ BEGIN
   SELECT array_agg(f.slot ORDER BY f.slot) INTO slots FROM (
     SELECT l.slot FROM locks l
     WHERE l.name = p_name AND l.slot > 0 AND l.slot <= coalesce(p_capacity, l.slot)
-      AND is_over(l.expires_at, l.ended_at)
-      AND (l.expires_at = '-infinity' OR (SELECT NOT p_ended OR history_open()))        -- asked once, and only then
+      AND CASE WHEN l.expires_at = '-infinity' THEN true WHEN is_over(l.expires_at, l.ended_at)
+        THEN (SELECT NOT p_ended OR history_open()) ELSE false END         -- asked once, and for what ran out alone
     ORDER BY l.slot LIMIT GREATEST(p_most, 0) FOR UPDATE SKIP LOCKED) f;
   SELECT l.top_slot INTO top FROM locks l WHERE l.name = p_name AND l.slot = 0;
   slots := slots || ARRAY(SELECT generate_series(top + 1, LEAST(top + p_most - coalesce(cardinality(slots), 0),
@@ -727,9 +727,9 @@ BEGIN
   LOOP
     INSERT INTO waiters AS q VALUES (w.*) ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket INTO enqueue.ticket;
     EXIT WHEN FOUND AND (NOT w.subtree OR note_subtree(w));
-    SELECT q.ticket, q.name INTO r FROM waiters q WHERE q.grant_id = w.grant_id;
-    IF r.name <> w.name THEN
-      PERFORM refuse('grant_id', 'in use for another lock', 'be chosen anew for each request');
+    SELECT q.ticket, q.name, q.subtree INTO r FROM waiters q WHERE q.grant_id = w.grant_id;
+    IF r.name <> w.name OR r.subtree <> w.subtree THEN
+      PERFORM refuse('grant_id', 'in use for another request', 'be chosen anew for each request');
     ELSIF r.ticket > p_head.served THEN
       enqueue.ticket := r.ticket;
       EXIT;

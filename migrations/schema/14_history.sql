@@ -197,12 +197,12 @@ AS $$
 $$;
 
 -- prune_history removes entries that are older than p_older; NULL: older than the history is kept. A call is one step:
--- it looks at no more than p_limit entries after the one with the id p_after, the oldest first, besides those of a time
--- to come, which the clock has left that was set back. It returns how many went, and next: pass that to the following
--- step, each in a transaction by itself, until it is NULL. It locks what it removes and, if there is anything, the
--- record of the installation: nothing goes without the mark history_pruned, or it would look as if somebody had changed
--- the record. It does not wait for that record: while somebody else has locked it, it removes nothing, and next is
--- p_after.
+-- it looks at no more than p_limit entries after the one with the id p_after, the oldest first, besides up to nine
+-- times as many of a time to come, which the clock has left that was set back. It returns how many went, and next: pass
+-- that to the following step, each in a transaction by itself, until it is NULL. It locks what it removes and, if there
+-- is anything, the record of the installation: nothing goes without the mark history_pruned, or it would look as if
+-- somebody had changed the record. It does not wait for that record: while somebody else has locked it, it removes
+-- nothing, and next is p_after.
 CREATE FUNCTION prune_history(
   p_older interval DEFAULT NULL, p_limit int DEFAULT 1000, p_after bigint DEFAULT 0, OUT removed bigint,
   OUT next bigint)
@@ -215,10 +215,16 @@ DECLARE
   upto  timestamptz := clock_timestamp() - coalesce(p_older, (SELECT i.history_keep FROM installation i));
   aged  bigint[];
 BEGIN
-  SELECT array_agg(p.id) FILTER (WHERE p.old), CASE WHEN count(*) = p_limit AND bool_or(p.old) THEN max(p.id) END
-    INTO aged, next FROM (
-      SELECT e.id, e.at < upto AS old FROM events e
-      WHERE e.id > coalesce(p_after, 0) AND e.at <= clock_timestamp() ORDER BY e.id LIMIT p_limit) p;
+  SELECT array_agg(p.id) FILTER (WHERE p.old), CASE WHEN count(*) = p_limit AND bool_or(p.old) THEN max(p.id) END,
+      count(*) INTO aged, next, removed FROM (
+      SELECT e.id, e.at < upto AS old FROM (
+        SELECT o.id, o.at FROM events o WHERE o.id > coalesce(p_after, 0) ORDER BY o.id LIMIT 10 * p_limit) e
+      WHERE e.at <= clock_timestamp() ORDER BY e.id LIMIT p_limit) p;
+  IF removed < p_limit THEN                              -- it has looked at all of these
+    SELECT max(e.id) INTO next FROM (
+      SELECT o.id FROM events o WHERE o.id > coalesce(p_after, 0) ORDER BY o.id LIMIT 10 * p_limit) e
+      HAVING count(*) = 10 * p_limit;
+  END IF;
   removed := 0;
   IF aged IS NULL THEN
     RETURN;

@@ -62,7 +62,7 @@ var ofHistory = []mutant{
 		{schema, " OR p_grant_id IS NULL AND p_head.expires_at > '-infinity' AND NOT history_open();", ";"},
 	}, library, "^TestEndGoesOn"},
 	{"history: a release waits for it to grant over a slot's lease", []edit{
-		{schema, " AND (l.expires_at = '-infinity' OR (SELECT NOT p_ended OR history_open()))", ""},
+		{schema, "THEN (SELECT NOT p_ended OR history_open()) ELSE", "THEN true ELSE"},
 	}, library, "^TestEndGoesOn"},
 	{"history: who sets the mark keeps a release out of it", []edit{
 		{schema, "    LOCK TABLE events IN ROW EXCLUSIVE MODE NOWAIT;\n  END IF;\n  INSERT",
@@ -91,7 +91,7 @@ var ofHistory = []mutant{
 		},
 	}, administration, "^TestLocksTell"},
 	{"history: a step of pruning has no bound", []edit{
-		{schema, "AND e.at <= clock_timestamp() ORDER BY e.id LIMIT p_limit) p;", "AND e.at <= clock_timestamp()) p;"},
+		{schema, "      WHERE e.at <= clock_timestamp() ORDER BY e.id LIMIT p_limit) p;", "WHERE e.at <= clock_timestamp()) p;"},
 	}, administration, "^TestTheHistoryIsPruned"},
 	{"history: what is pruned leaves no mark while somebody has locked the record", []edit{
 		{schema, "IF (SELECT i.history_pruned >= upto FROM installation i) IS NOT TRUE THEN", "IF false THEN"},
@@ -103,7 +103,7 @@ var ofHistory = []mutant{
 		{schema, "AND e.at <= clock_timestamp() ORDER BY e.id", "ORDER BY e.id"},
 	}, administration, "^TestEntriesOfATimeToCome"},
 	{"history: clients do not prune", []edit{
-		{schema, "IF p_history THEN total :=", "IF false THEN total :="},
+		{schema, "IF p_history THEN BEGIN", "IF false THEN BEGIN"},
 	}, administration, "^TestTheHistoryIsPruned"},
 	{"history: a change of the level waits for everybody", []edit{
 		{schema, "LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = " +
