@@ -187,7 +187,7 @@ func TestHolderOfASemaphoreThatIsNotStuckIsNoCircle(t *testing.T) {
 	awaitQueue(t, look, "pool", 1)
 	look.exec(t, `SET search_path = pglock, pg_temp`)
 	wantCount(t, look, 0, "%d circles found where there is none",
-		`SELECT count(circle) FROM pglock.waiters w, LATERAL (SELECT pglock.find_circle(w.name, w.ticket) AS circle) c`)
+		`SELECT count(circle) FROM pglock.waiters w, LATERAL (SELECT pglock.find_circle(w, pglock.stuck_waits(ARRAY[w.owner_id])) AS circle) c`)
 	mustRelease(t, free)
 	f := await(t, got)
 	if f.n != 1 || f.err != nil {
@@ -197,6 +197,34 @@ func TestHolderOfASemaphoreThatIsNotStuckIsNoCircle(t *testing.T) {
 	if f = await(t, got); f.err != nil {
 		t.Error(f.err)
 	}
+}
+
+// However many owners hold locks and wait for one more, a look reads some rows for each of them, and finds a circle
+// through the last and the first.
+func TestALookReadsSomeRowsForEachOwnerThatWaits(t *testing.T) {
+	db := pgtest.Parallel(t)
+	p, holder := newPeer(t, db.URL()), newPeer(t, db.URL())
+	const owners, each = 100, 20
+	holder.mustAcquire(t, "x", time.Hour)
+	p.mustAcquire(t, "y", time.Hour)
+	wait := func(name string, owner int) { // a ticket whose owner holds something
+		p.exec(t, `INSERT INTO pglock.waiters
+				(name, ticket, mode, grant_id, session_id, owner_id, nested, holder, ttl, enqueued_at)
+			VALUES ($1, nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), $2, md5($3)::uuid, true, $3,
+				'30 s', now())`, name, p.session().String(), fmt.Sprint("o", owner))
+	}
+	for owner := range owners {
+		wait("x", owner)
+	}
+	look := fmt.Sprintf(`SELECT count(circle) FROM pglock.look('%s', 'p', '1 min',
+		ARRAY(SELECT w.ticket FROM pglock.waiters w))`, p.key)
+	if rows, _ := p.rowsRead(t, look); rows > each*owners {
+		t.Errorf("%d rows were read for %d owners, want at most %d for each", rows, owners, each)
+	}
+	wantCount(t, p, 0, "%d circles found where there is none", look)
+	p.exec(t, `UPDATE pglock.locks SET owner_id = md5('o99')::uuid WHERE name = 'y'`)
+	wait("y", 0) // o0 waits for o99, which waits behind o0
+	wantCount(t, p, 1, "%d circles found, want 1", look)
 }
 
 // AcquireAll callers that name locks in any order never wait in a circle, and get all or none.
@@ -276,7 +304,7 @@ func TestHandOversDuringTheSearchRaiseNoAlarm(t *testing.T) {
 	searches := 0
 	for searching := true; searching; searches++ {
 		if n := one[int](t, search,
-			`SELECT count(s.circle) FROM pglock.waiters w CROSS JOIN LATERAL (SELECT pglock.find_circle(w.name, w.ticket) AS circle) s`); n != 0 {
+			`SELECT count(s.circle) FROM pglock.waiters w CROSS JOIN LATERAL (SELECT pglock.find_circle(w, pglock.stuck_waits(ARRAY[w.owner_id])) AS circle) s`); n != 0 {
 			t.Errorf("%d circles found where there is none", n)
 			break
 		}

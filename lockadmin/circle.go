@@ -56,7 +56,7 @@ func circle(name string, waits []Wait) []Wait {
 const holdersRead = 5
 
 // stuck are the tickets of owners that can go on only after each other: each waits for a lease of another one, and if
-// it waits for one of several places, for leases of others alone. It is so for the server, see find_circle.
+// it waits for one of several places, for leases of others alone. It is so for the server, see stuck_waits.
 func stuck(waits []Wait) map[int64]bool {
 	all := make(map[int64]bool)
 	for _, w := range waits {

@@ -3593,7 +3593,9 @@ BEGIN
           ORDER BY q.ticket LIMIT 8) b) AS ahead
       FROM (SELECT m.name, m.upto, pg_catalog.min(m.ticket) AS ticket FROM mine m GROUP BY m.name, m.upto) n)
     SELECT m.ticket, coalesce(f.ahead, 8)::int, CASE WHEN f.ahead = 0 THEN microseconds_until(l.free_at) END,
-           CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END, m.upto, alive
+           CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.w, (
+             SELECT stuck_waits(pg_catalog.array_agg(DISTINCT (n.w).owner_id)) FROM mine n WHERE n.ticket = ANY (p_nested)
+           )) END, m.upto, alive
     FROM mine m CROSS JOIN LATERAL (      -- those before it wait for its owner, if that holds a subtree above
         SELECT CASE WHEN is_own(m.w) THEN 0 ELSE (
           SELECT o.ahead FROM own_firsts o WHERE o.ticket = m.ticket) END AS ahead OFFSET 0) f
@@ -3622,9 +3624,10 @@ CREATE VIEW few_tickets AS
   WHERE q.ticket > h.served;
 
 -- Who keeps a waiter waiting, and how: the holders of the lock, waiters before it that hold locks themselves, want a
--- subtree or wait for one above, and what is in its way above and below. A waiter before it that waits for the same
--- owner's ticket above is not: that ticket comes first. Nor is one that holds locks or wants a subtree, where that
--- ticket will let the owner pass: see is_own.
+-- subtree or wait for one above, and what is in its way above and below. Outside trees the nearest such waiter that is
+-- not shared waits for all before it, and stands for them. A waiter before it that waits for the same owner's ticket
+-- above is not: that ticket comes first. Nor is one that holds locks or wants a subtree, where that ticket will let the
+-- owner pass: see is_own.
 -- any_of says that it can continue when one of several does, as with a semaphore. A waiter behind one of another mode
 -- waits for all holders, because that one does.
 CREATE VIEW waits AS
@@ -3632,7 +3635,7 @@ CREATE VIEW waits AS
   FROM few_tickets q CROSS JOIN LATERAL (
     SELECT l.owner_id AS for_owner, l.holder, q.mode = 'limit' AND l.mode = 'limit' AND NOT b.behind AS any_of,
            false AS queued
-    FROM locks l, (SELECT EXISTS (
+    FROM locks l, (SELECT q.mode <> 'exclusive' AND EXISTS (
         SELECT FROM waiters o
         WHERE o.name = q.name AND o.ticket > q.served AND o.ticket < q.ticket AND o.mode <> q.mode
           AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = o.session_id)) AS behind) b
@@ -3643,6 +3646,12 @@ CREATE VIEW waits AS
     UNION ALL
     SELECT e.owner_id, e.holder, false, true FROM waiters e
     WHERE e.name = q.name AND e.ticket > q.served AND e.ticket < q.ticket AND NOT is_own(q.w)
+      AND e.ticket >= CASE WHEN strpos(q.name, '/') > 0 THEN 0 ELSE coalesce((
+        SELECT o.ticket FROM waiters o
+        WHERE o.name = q.name AND o.ticket > q.served AND o.ticket < q.ticket AND o.mode <> 'shared'
+          AND o.nested AND o.owner_id IS NOT NULL
+          AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = o.session_id)
+        ORDER BY o.ticket DESC LIMIT 1), 0) END
       AND (e.nested OR e.subtree OR in_tree(e) AND (SELECT i.subtrees FROM installation i) AND EXISTS (
         SELECT FROM above(e) a WHERE a.alive AND (a.token IS NOT NULL OR a.owner_id IS DISTINCT FROM q.owner_id)))
       AND NOT (q.mode = 'shared' AND e.mode = 'shared')
@@ -3653,24 +3662,19 @@ CREATE VIEW waits AS
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = e.session_id)) k
   WHERE (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id);
 
--- find_circle returns the circle of owners that wait for each other in which this ticket is the newest, as JSON: its
--- waits, one after the other, without the IDs of the owners, which are secrets; NULL if there is none. It locks
--- nothing. It is STABLE, so that it reads everything in its caller's one snapshot: steps from different moments could
--- close a circle that never existed.
-CREATE FUNCTION find_circle(p_name text, p_ticket bigint) RETURNS text
+-- stuck_waits returns the waits of all who are stuck, among these owners and all that they wait for; NULL if none of
+-- these owners can be the newest in a circle. It locks nothing. It is STABLE, so that it reads everything in its
+-- caller's one snapshot: steps from different moments could close a circle that never existed. A session lives only as
+-- long as its looks come to an end: after a second it finds nothing.
+CREATE FUNCTION stuck_waits(p_owners uuid[]) RETURNS waits[]
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-  start   uuid := (SELECT q.owner_id FROM waiters q WHERE q.name = p_name AND q.ticket = p_ticket);
+  till    timestamptz := clock_timestamp() + interval '1 s';
   edges   waits[];
   more    waits[];
-  reached uuid[] := ARRAY[start];
+  reached uuid[] := pg_catalog.array_remove(p_owners, NULL);
   front   uuid[] := reached;
-  stuck   uuid[];
-  before  uuid[];
-  way     jsonb := pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object('at', start, 'path', '[]'::jsonb));
-  seen    uuid[] := '{}';
-  circle  text;
 BEGIN
   -- Every wait that can be reached from here, owner by owner: OFFSET 0 keeps the planner to that order.
   WHILE front IS NOT NULL LOOP
@@ -3679,33 +3683,50 @@ BEGIN
         CROSS JOIN LATERAL (SELECT w FROM waits w WHERE w.owner_id = f.owner_id OFFSET 0) k;
     edges := edges || more;
     reached := reached || front;
-    IF pg_catalog.cardinality(reached) > 10000 THEN
+    IF pg_catalog.cardinality(reached) > 10000 OR clock_timestamp() > till THEN
       RETURN NULL;
     END IF;
   END LOOP;
+  -- The newest ticket in a circle has an older one before it, which waits for its owner.
+  IF NOT EXISTS (SELECT FROM pg_catalog.unnest(edges) e JOIN pg_catalog.unnest(edges) o ON o.owner_id = e.for_owner
+      WHERE o.ticket >= e.ticket AND o.owner_id = ANY (p_owners)) THEN
+    RETURN NULL;
+  END IF;
   -- Who is stuck: everybody, until all that they wait for proves able to continue.
-  SELECT pg_catalog.array_agg(DISTINCT e.owner_id) INTO stuck FROM pg_catalog.unnest(edges) e;
   LOOP
-    before := stuck;
-    SELECT pg_catalog.array_agg(DISTINCT s.owner_id) INTO stuck FROM (
-      SELECT e.owner_id FROM pg_catalog.unnest(edges) e GROUP BY e.owner_id, e.ticket
-      HAVING bool_or(e.for_owner = ANY (before)) FILTER (WHERE NOT e.any_of)
-          OR bool_and(coalesce(e.for_owner = ANY (before), false)) FILTER (WHERE e.any_of)) s;
-    IF (start = ANY (stuck)) IS NOT TRUE THEN
-      RETURN NULL;
+    SELECT pg_catalog.array_agg(s.e) FILTER (WHERE CASE WHEN (s.e).any_of THEN s.every ELSE s.stuck END) INTO more FROM (
+      SELECT k.e, k.stuck, bool_and(k.stuck) OVER (PARTITION BY (k.e).owner_id, (k.e).ticket, (k.e).any_of) AS every
+      FROM (SELECT e, coalesce(e.for_owner IN (SELECT o.owner_id FROM pg_catalog.unnest(edges) o), false) AS stuck
+            FROM pg_catalog.unnest(edges) e) k) s;
+    IF more IS NULL OR pg_catalog.cardinality(more) = pg_catalog.cardinality(edges) OR clock_timestamp() > till THEN
+      RETURN CASE WHEN pg_catalog.cardinality(more) = pg_catalog.cardinality(edges) THEN more END;
     END IF;
-    EXIT WHEN pg_catalog.cardinality(stuck) = pg_catalog.cardinality(before);
+    edges := more;
   END LOOP;
+END $$;
+
+-- find_circle returns the circle of owners that wait for each other in which this ticket is the newest, as JSON: its
+-- waits, one after the other, without the IDs of the owners, which are secrets; NULL if there is none. It looks for it
+-- among stuck_waits.
+CREATE FUNCTION find_circle(q waiters, p_stuck waits[]) RETURNS text
+LANGUAGE plpgsql STABLE STRICT
+AS $$
+DECLARE
+  way    jsonb := pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object('at', q.owner_id, 'path', '[]'::jsonb));
+  seen   uuid[] := '{}';
+  circle text;
+BEGIN
   -- The shortest way from the ticket back to its owner over older tickets, breadth first.
-  WHILE way IS NOT NULL AND circle IS NULL LOOP
+  p_stuck := ARRAY(SELECT e FROM pg_catalog.unnest(p_stuck) e
+    WHERE e.ticket < q.ticket AND e.owner_id <> q.owner_id OR e.ticket = q.ticket AND e.owner_id = q.owner_id);
+  WHILE q.owner_id IN (SELECT e.for_owner FROM pg_catalog.unnest(p_stuck) e) AND way IS NOT NULL AND circle IS NULL LOOP
     SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('at', n.at, 'path', n.path)), seen || pg_catalog.array_agg(n.at),
-           pg_catalog.max(n.path::text) FILTER (WHERE n.at = start)
+           pg_catalog.max(n.path::text) FILTER (WHERE n.at = q.owner_id)
       INTO way, seen, circle FROM (
         SELECT DISTINCT ON (e.for_owner) e.for_owner AS at, w -> 'path' || pg_catalog.jsonb_build_object('lock', e.lock, 'waiter',
                  e.waiter, 'holder', e.holder, 'queued', e.queued, 'ticket', e.ticket) AS path
-        FROM jsonb_array_elements(way) w JOIN pg_catalog.unnest(edges) e ON e.owner_id = (w ->> 'at')::uuid
-        WHERE e.for_owner = ANY (stuck) AND NOT e.for_owner = ANY (seen)
-          AND CASE WHEN e.owner_id = start THEN e.ticket = p_ticket ELSE e.ticket < p_ticket END
+        FROM jsonb_array_elements(way) w JOIN pg_catalog.unnest(p_stuck) e ON e.owner_id = (w ->> 'at')::uuid
+        WHERE NOT e.for_owner = ANY (seen)
         ORDER BY e.for_owner, e.queued) n;
   END LOOP;
   RETURN circle;

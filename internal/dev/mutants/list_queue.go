@@ -111,7 +111,7 @@ var ofTheQueue = []mutant{
 		{"pglock/heartbeat.go", "h.sweepIn(sweepEvery + rand.N(othersSweep-sweepEvery))", "h.sweepIn(sweepEvery)"},
 	}, library, "^TestClientThatFinds"},
 	{"I8 a look does not tell whether the queue moves", []edit{
-		{schema, "find_circle(m.name, m.ticket) END, m.upto", "find_circle(m.name, m.ticket) END, 0::bigint"},
+		{schema, ")) END, m.upto, alive", ")) END, 0::bigint, alive"},
 	}, integration, "^TestI8_ALookTells"},
 	{"I7 the time in which a request waits for the pool counts", []edit{
 		{"pglock/request.go", "\t\t\tq.Asked = q.Asked.Add(a.Waited)\n", ""},
