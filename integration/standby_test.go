@@ -280,6 +280,13 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 	})
 	c, admin := newClient(t, pool, pglock.WithDefaultTTL(10*time.Minute)), newAdmin(t, pool)
 	lease := must.Get(c.TryAcquire(t.Context(), "x"))(t)
+	watch := func() (err error) {
+		for _, err = range c.Watch(t.Context(), "x") {
+			break
+		}
+		return err
+	}
+	must.Do(t, watch()) // for a while the next one writes nothing
 	standby.catchUp(t, look)
 	there := newPeer(t, standby.url)
 	if life := one[string](t, there, `SELECT pglock.life_of(clock_timestamp() - interval '1 min',
@@ -299,6 +306,7 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 		},
 		"Renew": func() error { return hooks.Of(lease).Renew(t.Context()) },
 		"Check": func() error { _, err := lease.Check(t.Context()); return err },
+		"Watch": watch,
 		"Write": func() error { return <-write(pool, lease) },
 		"Write, serializable": func() error {
 			options := fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})
@@ -329,6 +337,9 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 	if _, err := newPeer(t, standby.url).acquire(t.Context(), "z", uuid.New(), time.Minute,
 		false); state(err) != "25006" {
 		t.Errorf("acquire on a standby answered %v", err)
+	}
+	if _, err := there.Exec(t.Context(), `SELECT pglock.timeline()`); state(err) != "25006" {
+		t.Errorf("I23: timeline on a standby answered %v", err)
 	}
 	standby.cutOff(t)
 	must.Do(t, primary.Kill())

@@ -732,11 +732,13 @@ BEGIN
 END $$;
 
 -- timeline returns the server's timeline and the microseconds since it changed, as far as grants have noticed; 0 if
--- none has yet. Both are NULL if it is not visible, and the second if it has never changed.
+-- none has yet. Both are NULL if it is not visible, and the second if it has never changed. A standby refuses: it writes
+-- no timeline.
 CREATE FUNCTION timeline(OUT timeline int, OUT since_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
+  ok  boolean := require_primary();
   was record;
 BEGIN
   SELECT i.timeline, i.timeline_since, i.system <> current_system() AS elsewhere INTO was FROM installation i;
@@ -4753,7 +4755,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock
 SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
-  ok boolean := require_read_committed() AND has_bytes('name', p_name, 512) AND is_ttl('for', p_for);
+  ok boolean := require_primary() AND require_read_committed() AND has_bytes('name', p_name, 512)
+    AND is_ttl('for', p_for);
 BEGIN
   PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.watched_until >= clock_timestamp() + p_for / 2;
   IF NOT FOUND THEN

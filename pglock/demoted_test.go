@@ -93,5 +93,10 @@ func TestACallPassesThePoolsConnectionsToAStandby(t *testing.T) {
 	demote()
 	mustAcquire(t, c, "report")
 	demote()
+	for _, err := range c.Watch(t.Context(), "report") {
+		must.Note(t, err)
+		break
+	}
+	demote()
 	must.Note(t, held.Release(t.Context()))
 }

@@ -40,7 +40,7 @@ func (c *Client) settle(ctx context.Context, q *pending, l *Lease) (*Lease, erro
 }
 
 // timeline asks how long ago the server's timeline changed. While the lease is held it asks again, for as long as the
-// request tolerates an unreachable server.
+// request tolerates an unreachable server; a standby counts as that.
 func (c *Client) timeline(ctx context.Context, q *pending, l *Lease) (since time.Duration, changed bool, err error) {
 	asking, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -51,7 +51,8 @@ func (c *Client) timeline(ctx context.Context, q *pending, l *Lease) (since time
 		if failing.IsZero() {
 			failing = time.Now()
 		}
-		if !protocol.ConnectionLost(err) || time.Since(failing)+delay > q.bears() || !pause.Exactly(asking, delay) {
+		if !protocol.ConnectionLost(err) && !protocol.ReadOnly(err) || time.Since(failing)+delay > q.bears() ||
+			!pause.Exactly(asking, delay) {
 			return since, changed, err
 		}
 	}

@@ -83,6 +83,7 @@ func TestGraceOutlivesALostConnection(t *testing.T) {
 	for name, fails := range map[string]func(ctx context.Context) error{
 		"reset":   func(context.Context) error { return errReset },
 		"no slot": func(context.Context) error { return sqlError("53300") },
+		"standby": func(context.Context) error { return sqlError("25006") },
 		"silent":  func(ctx context.Context) error { time.Sleep(10 * time.Second); return context.DeadlineExceeded },
 	} {
 		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {

@@ -222,9 +222,9 @@ func (s *Server) lendToTry(ctx context.Context) (conn *pgx.Conn, give func(), er
 	return conn, give, err
 }
 
-// Query runs one step on a connection of the pool, and repeats it if the server undid it for a passing reason.
+// Query runs one step on a connection of the pool. It repeats what a standby refused or a passing reason undid.
 func (s *Server) Query(ctx context.Context, step protocol.Step) error {
-	return s.repeat(ctx, s.lendPooled, step)
+	return s.past(func() error { return s.repeat(ctx, s.lendPooled, step) })
 }
 
 // reach is Query for what keeps a lease or gives one back: if the pool has no connection soon, it uses another.

@@ -40,7 +40,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock
 SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
-  ok boolean := require_read_committed() AND has_bytes('name', p_name, 512) AND is_ttl('for', p_for);
+  ok boolean := require_primary() AND require_read_committed() AND has_bytes('name', p_name, 512)
+    AND is_ttl('for', p_for);
 BEGIN
   PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.watched_until >= clock_timestamp() + p_for / 2;
   IF NOT FOUND THEN

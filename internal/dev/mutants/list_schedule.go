@@ -25,7 +25,7 @@ var ofTheSchedule = []mutant{
 		{"pglock/renew.go", "soonest+time.Duration(later*float64(soonest))", "2*soonest"},
 	}, library, "^TestClientsThatFail"},
 	{"a lost connection fails a request with a grace", []edit{
-		{"pglock/grace.go", "\t\tif !protocol.ConnectionLost(err) || ", "\t\tif protocol.ConnectionLost(err) || "},
+		{"pglock/grace.go", "\t\tif !protocol.ConnectionLost(err) && ", "\t\tif protocol.ConnectionLost(err) && "},
 	}, library, "^TestGraceOutlives"},
 }
 
