@@ -201,6 +201,9 @@ func compare(before, after []LockInfo) (Change, bool) {
 	var of LockInfo
 	for _, i := range after {
 		old, known := was[i.Slot]
+		if known && !i.Held && i.Token < old.Token { // what was before it: the grant is gone as if without a row
+			continue
+		}
 		delete(was, i.Slot)
 		switch {
 		case i.Held && (!known || i.Token != old.Token || !old.Held): // the last cannot happen

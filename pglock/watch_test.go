@@ -84,7 +84,12 @@ func TestWatchTellsWhatHasChangedFromOneLookToTheNext(t *testing.T) {
 			ChangeGranted, 8, []Token{8}},
 		"one granted, one released": {[]LockInfo{released(a5), s8}, []LockInfo{released(a5), held(1, 10, "t"),
 			released(s8)}, ChangeGranted, 10, []Token{10}},
-		"gone": {[]LockInfo{a5}, nil, ChangeExpired, 5, nil}, // as after a failover
+		"gone":                                 {[]LockInfo{a5}, nil, ChangeExpired, 5, nil}, // as after a failover
+		"gone, and the one before is back":     {[]LockInfo{b6}, []LockInfo{released(a5)}, ChangeExpired, 6, nil},
+		"gone, and the one before had expired": {[]LockInfo{b6}, []LockInfo{expired(a5)}, ChangeExpired, 6, nil},
+		"gone, and the one before holds":       {[]LockInfo{b6}, []LockInfo{a5}, ChangeGranted, 5, []Token{5}},
+		"a free one gone, and the one before is back": {[]LockInfo{released(b6)}, []LockInfo{released(a5)}, "", 0,
+			nil},
 		"a slot gone": {[]LockInfo{released(a5), r7, s8}, []LockInfo{released(a5), r7}, ChangeExpired, 8,
 			[]Token{7}},
 		"one gone, one granted": {[]LockInfo{released(a5), r7}, []LockInfo{released(a5), s8}, ChangeGranted, 8,
