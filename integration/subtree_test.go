@@ -208,7 +208,7 @@ func TestTheOwnerOfASubtreeTakesLocksBelow(t *testing.T) {
 	}
 }
 
-// AcquireAll with subtrees, from two clients in opposite orders, never ends in a circle; nor with names whose byte
+// AcquireAll of such lists, from two clients in opposite orders, never ends in a circle; nor with names whose byte
 // order would be another than that of the tree.
 func TestAcquireAllOfSubtreesEndsInNoCircle(t *testing.T) {
 	db := pgtest.Parallel(t)
@@ -239,4 +239,21 @@ func TestAcquireAllOfSubtreesEndsInNoCircle(t *testing.T) {
 	for range cap(errs) {
 		must.Note(t, <-errs)
 	}
+}
+
+// A call that names two locks below a name of another has the first when the other begins to wait, which then lets
+// nobody else below.
+func TestTwoNamesBelowASubtreeThatIsWaitedForEndInACircle(t *testing.T) {
+	db := pgtest.Parallel(t)
+	c, other := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
+	first := mustTry(t, c, "a/b", pglock.WithSubtree())
+	got := make(chan fetched, 1)
+	acquireInBackground(t.Context(), other, 0, "a", got, pglock.WithSubtree())
+	awaitQueue(t, newPeer(t, db.URL()), "a", 1)
+	_, err := c.AcquireAll(first.Context(), []string{"a/c"}, pglock.WithSubtree(), pglock.WithMaxWait(patience))
+	if !errors.Is(err, pglock.ErrDeadlock) {
+		t.Errorf("%v, want ErrDeadlock", err)
+	}
+	mustRelease(t, first)
+	must.Note(t, await(t, got).err)
 }

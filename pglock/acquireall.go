@@ -11,8 +11,9 @@ import (
 
 // AcquireAll takes several locks: all of them or none. It waits in their queues one after another, in byte
 // order of the names where '/' comes before every other byte, whatever their order in the list; so calls of AcquireAll
-// that all take subtrees (WithSubtree), or all take none, never wait for each other in a circle. Otherwise one may get
-// ErrDeadlock: it holds a lock that another wants with the subtree, and wants a lock below it. All leases have the same
+// that all take subtrees (WithSubtree), or all take none, never wait for each other in a circle, unless one names two
+// locks below a subtree that another takes. Then, or if only some take subtrees, one may get ErrDeadlock: it holds a
+// lock that is in another's way, and wants a lock that waits behind that other. Try again. All leases have the same
 // owner (Leases.Context), and each has its own token. The options apply to each lock, WithMaxWait to all together.
 //
 // Errors are those of Acquire, and ErrInvalid for an empty list or a repeated name. After an error nothing is
