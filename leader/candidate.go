@@ -263,7 +263,7 @@ func (c *Candidate) call(ctx context.Context, lease *pglock.Lease, fn work) (tol
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.lease, c.stop, c.since = nil, nil, time.Now()
-		if told = working.Err() != nil; told &&
+		if told = working.Err() != nil; told && !errors.Is(err, pglock.ErrOutcomeUnknown) &&
 			(errors.Is(err, working.Err()) || errors.Is(err, context.Cause(working))) {
 			err = nil
 		}

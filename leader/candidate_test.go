@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/pglock"
@@ -151,6 +152,29 @@ func TestWhatFnReturnsWhenItHadToStopIsJoinedAtTheEndOfCtx(t *testing.T) {
 	}
 	if e.held() {
 		t.Error("the lock is not released")
+	}
+}
+
+// A write whose outcome is unknown says why, which may be the end of fn's context; its receipt is not forgotten.
+func TestAnUnknownOutcomeIsNotOnlyTheEndOfTheWorksContext(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	m := e.join("a", false)
+	now := m.leads()
+	now.whenTold <- &fencedstore.OutcomeUnknownError{Err: context.Canceled}
+	next := e.queue("b")[0]
+	must.Do(t, m.Resign(t.Context()))
+	next.leads()
+	e.eventually("the one that resigned to queue again", func() bool { return e.waiting() == 1 })
+	if s := m.Status(); s.State != leader.StateCampaigning || !errors.Is(s.Err, pglock.ErrOutcomeUnknown) {
+		t.Errorf("Status: %+v", s)
+	}
+	next.leave()
+	now = m.leads()
+	now.whenTold <- &fencedstore.OutcomeUnknownError{Err: context.Canceled}
+	m.leave()
+	if err := m.ends(); !errors.Is(err, context.Canceled) || !errors.Is(err, pglock.ErrOutcomeUnknown) {
+		t.Errorf("Run: %v", err)
 	}
 }
 

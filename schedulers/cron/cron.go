@@ -34,6 +34,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
 	"github.com/pglock-dev/pglock/schedulers"
 )
 
@@ -70,7 +71,8 @@ func Once(ctx context.Context, slots *schedulers.Slots, name string, logger cron
 }
 
 func report(ctx context.Context, logger cron.Logger, name string, err error) {
-	if err == nil || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+	if err == nil ||
+		ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) && !errors.Is(err, pglock.ErrOutcomeUnknown) {
 		return
 	}
 	if logger == nil {

@@ -11,8 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/robfig/cron/v3"
 
+	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
 	"github.com/pglock-dev/pglock/schedulers"
 	pglockcron "github.com/pglock-dev/pglock/schedulers/cron"
 	"github.com/pglock-dev/pglock/schedulers/internal/scene"
@@ -246,4 +248,27 @@ func TestAJobThatFailsOrPanicsIsTriedByTheNextReplica(t *testing.T) {
 		t.Errorf("%d runs after the panic", runs)
 	}
 	log.wantNone(t)
+}
+
+// The end of ctx alone is no news; that nobody knows what became of the work is, whatever ended the wait for that.
+func TestAnUnknownOutcomeIsLoggedAlsoAfterTheEndOfCtx(t *testing.T) {
+	db := pgtest.Parallel(t)
+	replica := scene.Replicas(t, db, 1)[0]
+	slots := must.Get(schedulers.NewSlots(replica.Client, replica.Store, schedulers.Every(24*time.Hour, 0)))(t)
+	for name, cause := range map[string]error{"a plain cancel": nil, "a cause": errors.New("shutdown")} {
+		log := newLog()
+		fails := func(with error) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			pglockcron.Job(ctx, slots, name, func(context.Context, pgx.Tx, time.Time) error {
+				cancel(cause)
+				return with
+			}, log).Run()
+		}
+		fails(context.Canceled)
+		log.wantNone(t)
+		fails(&fencedstore.OutcomeUnknownError{Err: context.Canceled})
+		if len(log.errors) != 1 || !errors.Is(<-log.errors, pglock.ErrOutcomeUnknown) {
+			t.Errorf("%s: an unknown outcome was not logged", name)
+		}
+	}
 }
