@@ -183,7 +183,9 @@ type LostError struct {
 	Lock   string
 	Token  Token
 	Reason Reason
-	Err    error // why it expired, if known: the last failure to renew, a pause of the program, a TTL that is too short
+	// why it expired, if known: the last failure to renew, a pause of the program, a TTL that is too short; or what
+	// kept Release from finding the reason
+	Err error
 }
 
 func (e *LostError) Error() string {

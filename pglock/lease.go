@@ -305,16 +305,16 @@ func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 	for protocol.ConnectionLost(err) && !l.client.hasClosed(err) && pause.For(ctx, sayAgain) {
 		r, err = l.client.backend.Check(ctx, l.claim())
 	}
+	err = triedUntilItEnded(ctx, errorFromSQL(err, l.name, l.token))
 	reason := Reason(r.Lost)
 	switch {
 	case err != nil && own:
-		err = triedUntilItEnded(ctx, errorFromSQL(err, l.name, l.token))
 		return failure.Told(fmt.Errorf("%w: %w", ErrOutcomeUnknown, err), "pglock: release lock %q", l.name)
 	case reason == ReasonReleased && own:
 		l.client.tellUnconfirmed(ctx, l.name, l.slot)
 		return nil
 	}
-	lost := &LostError{Lock: l.name, Token: l.token, Reason: cmp.Or(reason, ReasonUnknown)}
+	lost := &LostError{Lock: l.name, Token: l.token, Reason: cmp.Or(reason, ReasonUnknown), Err: err}
 	l.mu.Lock()
 	l.lost = lost
 	l.mu.Unlock()

@@ -295,7 +295,7 @@ func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T
 			l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
 			var lost *LostError
 			if err := l.Release(t.Context()); !errors.Is(err, tc.want) || errors.As(err, &lost) != (tc.why != "") ||
-				lost != nil && (lost.Reason != tc.why || lost.Token != l.Token()) {
+				lost != nil && (lost.Reason != tc.why || lost.Token != l.Token() || !errors.Is(lost.Err, tc.asked)) {
 				t.Errorf("Release: %v, want %v (%s)", err, tc.want, tc.why)
 			}
 			if l.Err() != ErrReleased || context.Cause(l.Context()) != ErrReleased {

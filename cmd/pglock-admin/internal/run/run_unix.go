@@ -361,7 +361,7 @@ func (r *runner) loss(err error) string {
 		pglock.ReasonBroken:    "somebody has broken lock " + name,
 		pglock.ReasonTakenOver: "the lease of lock " + name + " has ended, and somebody else holds it",
 		pglock.ReasonReleased:  "COMMAND, or somebody else who knows its grant ID, has released lock " + name,
-		pglock.ReasonUnknown:   "the database does not know the lease of lock " + name + " any more",
+		pglock.ReasonUnknown:   "the lease of lock " + name + " has ended, and the database does not say why",
 	}[e.Reason]
 	if e.Err != nil {
 		text += ": " + cli.Message(e.Err)
