@@ -36,7 +36,8 @@ import (
 //
 // Write calls fencedstore.Guard, fn, Held.Guard and fencedstore.Guarded.Seal, and then sends COMMIT. An error or a
 // panic of fn rolls back. Errors: those of these calls, ErrLost (LostError), and pglock.ErrOutcomeUnknown if COMMIT got
-// no answer.
+// no answer, was cancelled (SQLSTATE 57014) or did not wait for the synchronous standby, or if ctx or one of the locks
+// ended before the answer. Write does not ask what became of it: Under with a receipt lets the caller.
 func (h *Held) Write(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
 	return h.Under(fencedstore.Fence{}).Write(ctx, fn)
 }
@@ -49,7 +50,8 @@ type Writer struct {
 }
 
 // Under makes a Writer for a fence of the Held's lease; leave Fence.Lease out. The options are those of
-// fencedstore.Guard. With WithReceipt, ErrOutcomeUnknown is a fencedstore.OutcomeUnknownError, which has the receipt.
+// fencedstore.Guard. With WithReceipt, ErrOutcomeUnknown is a fencedstore.OutcomeUnknownError, which has the receipt
+// for fencedstore.Store.Outcome.
 func (h *Held) Under(fence fencedstore.Fence, opts ...fencedstore.Option) Writer {
 	return Writer{h, fence, opts}
 }
