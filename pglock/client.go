@@ -94,7 +94,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, erro
 		return nil, err
 	}
 	pg := database{server.New(pool, config.schema, config.listen, ErrClosed)}
-	databaseID, err := pg.start(valueless{ctx}, config.schema)
+	databaseID, err := pg.start(server.Valueless{Context: ctx}, config.schema)
 	if err != nil {
 		return nil, failure.At(ctx, err, "pglock: start client")
 	}
@@ -105,12 +105,6 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, erro
 	c.databaseID = databaseID
 	return c, nil
 }
-
-// valueless is a context without its values, as the client's later statements have one: a hook of the pool that wants
-// the values of a call's context fails at the start.
-type valueless struct{ context.Context }
-
-func (valueless) Value(any) any { return nil }
 
 func newClient(config config, b backend, now trust.Clock) (*Client, error) {
 	key, err := newGrantID()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -196,5 +197,32 @@ func TestCallsOfAFullServerUseTheOpenConnection(t *testing.T) {
 	}
 	if n := w.cut(false); n < 1 || n > 10 {
 		t.Errorf("the server was asked for a connection %d times", n)
+	}
+}
+
+// A hook that wants the values of one call would refuse the connections of others, who wait for the same attempt.
+func TestNoHookOfThePoolSeesTheValuesOfACall(t *testing.T) {
+	type key struct{}
+	var seen atomic.Int32
+	look := func(ctx context.Context) {
+		if ctx.Value(key{}) != nil {
+			seen.Add(1)
+		}
+	}
+	c := startClient(t, pgtest.Parallel(t).Pool(t, func(c *pgxpool.Config) {
+		c.BeforeConnect = func(ctx context.Context, _ *pgx.ConnConfig) error { look(ctx); return nil }
+		c.PrepareConn = func(ctx context.Context, _ *pgx.Conn) (bool, error) { look(ctx); return true, nil }
+	}))
+	ctx := context.WithValue(t.Context(), key{}, true)
+	for name, opts := range map[string][]pglock.AcquireOption{"plain": nil, "tree": {pglock.WithSubtree()}} {
+		l := must.Get(c.Acquire(ctx, name, opts...))(t)
+		must.Get(l.Check(ctx))(t)
+		must.Do(t, l.Release(ctx))
+	}
+	for range c.Watch(ctx, "plain") {
+		break
+	}
+	if n := seen.Load(); n > 0 {
+		t.Errorf("hooks saw the values of calls %d times", n)
 	}
 }

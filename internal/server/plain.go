@@ -112,6 +112,13 @@ func noneFree(ctx context.Context, err error, began time.Time, pool *pgxpool.Poo
 	return failure.OfPool(ctx, err, began, int(stat.AcquiredConns()), int(stat.MaxConns()))
 }
 
+// Valueless is a context without its values, as the statements of several calls have one: a hook of the pool that wants
+// a call's values, and refuses a connection without them, must not decide for others.
+type Valueless struct{ context.Context }
+
+// Value has none.
+func (Valueless) Value(any) any { return nil }
+
 // repeat lends f a connection, and repeats f if the server undid its work for a passing reason.
 func repeat(ctx context.Context, lend lends, f func(*pgx.Conn) error) error {
 	for attempt := 1; ; attempt++ {

@@ -87,6 +87,9 @@ func (r *refusals) enter(ctx context.Context, open func() bool) (forAll *attempt
 			r.mu.Unlock()
 			continue
 		}
+		if time.Since(r.due) > refusedPatience { // the pool was enough since: that was another trouble
+			r.pause, r.since = refusedFirst, nil
+		}
 		wait, since := time.Until(r.due), r.since
 		if wait <= 0 {
 			next.begun, r.due = true, time.Now().Add(r.pause)

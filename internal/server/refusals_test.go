@@ -180,3 +180,29 @@ func TestTheEndOfACallThatWaitsForAnAttemptTellsTheRefusal(t *testing.T) {
 		}
 	})
 }
+
+// The application's own use of the pool may have been enough since, and nobody has asked for another connection.
+func TestAnOldTroubleDoesNotLengthenTheNext(t *testing.T) {
+	refused := refusing(t)
+	synctest.Test(t, func(t *testing.T) {
+		var r refusals
+		for range 10 {
+			r.failed(t.Context(), refused)
+			_, _ = r.enter(t.Context(), none)
+		}
+		time.Sleep(time.Hour)
+		if _, err := r.enter(t.Context(), none); err != nil {
+			t.Fatal(err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := r.enter(ended, none); errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("a call is told of an hour ago: %v", err)
+		}
+		r.failed(t.Context(), refused)
+		began := time.Now()
+		if _, err := r.enter(t.Context(), none); err != nil || time.Since(began) > 4*refusedFirst {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}

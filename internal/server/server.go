@@ -206,7 +206,8 @@ func (s *Server) lendToTry(ctx context.Context) (conn *pgx.Conn, give func(), er
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, protocol.Patience)
 	defer cancel()
-	if idle, inUse := s.pooled(); idle || !inUse {
+	stat := s.pool.Stat() // one that is being opened may hang, or be refused
+	if stat.IdleConns() > 0 || stat.TotalConns() < stat.MaxConns() || s.refusals.awaited() != nil {
 		conn, give, err = s.lendPooled(limited)
 	} else if conn, give, err = s.lend(limited); err != nil && ctx.Err() == nil { // else whoever asked says so
 		err = noneFree(limited, err, began, s.pool)
@@ -236,7 +237,7 @@ func (s *Server) repeat(ctx context.Context, lend lends, step protocol.Step) err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
-	return repeat(ctx, lend, func(conn *pgx.Conn) error {
+	return repeat(Valueless{ctx}, lend, func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
 		defer cancel()
 		return s.executor.Run(ctx, conn, step)

@@ -91,7 +91,8 @@ var ofHistory = []mutant{
 		},
 	}, administration, "^TestLocksTell"},
 	{"history: a step of pruning has no bound", []edit{
-		{schema, "      WHERE e.at <= clock_timestamp() ORDER BY e.id LIMIT p_limit) p;", "WHERE e.at <= clock_timestamp()) p;"},
+		{schema, "      WHERE e.at <= clock_timestamp() ORDER BY e.id LIMIT p_limit) p;",
+			"      WHERE e.at <= clock_timestamp()) p;"},
 	}, administration, "^TestTheHistoryIsPruned"},
 	{"history: what is pruned leaves no mark while somebody has locked the record", []edit{
 		{schema, "IF (SELECT i.history_pruned >= upto FROM installation i) IS NOT TRUE THEN", "IF false THEN"},
@@ -100,7 +101,7 @@ var ofHistory = []mutant{
 		{schema, "removed := 0; IF aged IS NULL THEN RETURN; END IF;", "removed := 0;"},
 	}, administration, "^TestAPruneThatFindsNothing"},
 	{"history: entries of a time to come hold up all others", []edit{
-		{schema, "AND e.at <= clock_timestamp() ORDER BY e.id", "ORDER BY e.id"},
+		{schema, "      WHERE e.at <= clock_timestamp() ORDER BY e.id", "      ORDER BY e.id"},
 	}, administration, "^TestEntriesOfATimeToCome"},
 	{"history: clients do not prune", []edit{
 		{schema, "IF p_history THEN BEGIN", "IF false THEN BEGIN"},
