@@ -732,8 +732,8 @@ BEGIN
 END $$;
 
 -- timeline returns the server's timeline and the microseconds since it changed, as far as grants have noticed; 0 if
--- none has yet. Both are NULL if it is not visible, and the second if it has never changed. A standby refuses: it writes
--- no timeline.
+-- none has yet. Both are NULL if it is not visible, and the second if it has never changed. A standby refuses: it
+-- writes no timeline.
 CREATE FUNCTION timeline(OUT timeline int, OUT since_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$

@@ -77,7 +77,7 @@ var ofTheQueue = []mutant{
 		{"pglock/leases.go", "\tc.worked.Store(true)\n", ""},
 	}, library, "^TestClientWithShortWork"},
 	{"a sweep without the history counts as one", []edit{
-		{schema, "IF p_history THEN PERFORM setval(", "IF true THEN PERFORM setval("},
+		{schema, "IF p_history AND p_every IS NOT NULL THEN", "IF true THEN"},
 	}, integration, "^TestWhoeverSweeps"},
 	{"a clock that was set back ends all sweeping", []edit{
 		{schema, "BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM swept_seq",
@@ -649,7 +649,7 @@ var ofModes = []mutant{
 			"top + p_most - coalesce(cardinality(slots), 0)));"},
 	}, integration, "^TestNoSlotIsAbove"},
 	{"modes: a slot above the limit is used again", []edit{
-		{schema, "AND l.slot > 0 AND l.slot <= coalesce(p_capacity, l.slot) AND is_over", "AND l.slot > 0 AND is_over"},
+		{schema, "AND l.slot > 0 AND l.slot <= coalesce(p_capacity, l.slot) AND CASE", "AND l.slot > 0 AND CASE"},
 	}, integration, "^TestNoSlotIsAbove"},
 	{"I1 a slot is granted without its row's lock", []edit{
 		{schema, "    ORDER BY l.slot LIMIT GREATEST(p_most, 0) FOR UPDATE SKIP LOCKED) f;",
