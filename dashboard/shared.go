@@ -123,7 +123,7 @@ func (t *turn) wait(ctx context.Context) error {
 		pause.Exactly(ctx, time.Until(t.free))
 		return ctx.Err()
 	case <-ends.Done():
-		return fmt.Errorf("dashboard: the read before has not ended: %w", ends.Err())
+		return fmt.Errorf("the read before has not ended: %w", ends.Err())
 	}
 }
 

@@ -222,7 +222,33 @@ func TestNoHookOfThePoolSeesTheValuesOfACall(t *testing.T) {
 	for range c.Watch(ctx, "plain") {
 		break
 	}
+	mustAcquire(t, c, "kept")
+	must.Do(t, c.Close(ctx))
 	if n := seen.Load(); n > 0 {
 		t.Errorf("hooks saw the values of calls %d times", n)
 	}
+}
+
+// The application may have opened the pool's connections since: nobody else has told that the server takes them again.
+func TestATryUsesTheOpenConnectionOfAnExhaustedPoolAlsoAfterARefusal(t *testing.T) {
+	w := new(way)
+	pool := pgtest.Parallel(t).Pool(t, func(c *pgxpool.Config) { c.MaxConns = 2; w.over(c) })
+	c := startClient(t, pool)
+	must.Get(mustAcquire(t, c, "held", pglock.WithTTL(time.Hour)).Extend(t.Context(), 2*time.Hour))(t) // opens it
+	held := must.Get(pool.Acquire(t.Context()))(t)
+	defer held.Release()
+	for _, idle := range pool.AcquireAllIdle(t.Context()) {
+		_ = idle.Conn().Close(t.Context())
+		idle.Release()
+	}
+	w.fill()
+	if _, err := c.TryAcquire(t.Context(), "refused", pglock.WithMaxWait(time.Second)); err == nil {
+		t.Error("a lock without a connection")
+	}
+	w.cut(false)
+	other := must.Get(pool.Acquire(t.Context()))(t)
+	defer other.Release()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	must.Get(c.TryAcquire(ctx, "free"))(t)
 }

@@ -102,7 +102,7 @@ func (s *Server) lent(
 	defer cancel()
 	s.lender.Keep()
 	brief, got := context.WithTimeout(ctx, within)
-	loan, err := s.lendAny(brief, order)
+	loan, err := s.lendAny(Valueless{brief}, order)
 	got()
 	if err != nil {
 		return &coalesce.NotSentError{Err: err}
@@ -170,7 +170,7 @@ func (s *Server) dial(ctx context.Context) (conn *pgx.Conn, err error) {
 func (s *Server) Connect(ctx context.Context, direct *pgx.ConnConfig) (conn *pgx.Conn, err error) {
 	deafen := func(c *pgx.ConnConfig) { c.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {} }
 	if direct == nil {
-		err = s.gently(ctx, func() bool { return false }, func(ctx context.Context) error {
+		err = s.gently(Valueless{ctx}, func() bool { return false }, func(ctx context.Context) error {
 			conn, err = s.connect(ctx, deafen)
 			return err
 		})

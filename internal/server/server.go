@@ -206,8 +206,10 @@ func (s *Server) lendToTry(ctx context.Context) (conn *pgx.Conn, give func(), er
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, protocol.Patience)
 	defer cancel()
-	stat := s.pool.Stat() // one that is being opened may hang, or be refused
-	if stat.IdleConns() > 0 || stat.TotalConns() < stat.MaxConns() || s.refusals.awaited() != nil {
+	idle, inUse := s.pooled()
+	stat := s.pool.Stat()
+	opens := stat.TotalConns() < stat.MaxConns() || s.refusals.awaited() != nil // the last is being opened: it may hang
+	if idle || !inUse && opens {
 		conn, give, err = s.lendPooled(limited)
 	} else if conn, give, err = s.lend(limited); err != nil && ctx.Err() == nil { // else whoever asked says so
 		err = noneFree(limited, err, began, s.pool)
