@@ -86,8 +86,8 @@ func Up[D Database](ctx context.Context, database D, opts ...Option) error {
 // Down refuses, as the owner's code would run with those rights. That is against mistakes: code of an owner who means
 // harm can set the role back.
 //
-// Down waits for whoever uses a table for five seconds at most, because every program waits behind it: then its
-// StepError has SQLSTATE 55P03.
+// Down waits for whoever uses a table for five seconds at most, for each table, because every program waits behind it:
+// then its StepError has SQLSTATE 55P03.
 //
 // Errors: those of Up, and ErrGuarded.
 func Down[D Database](ctx context.Context, database D, opts ...Option) error {

@@ -101,8 +101,8 @@ func (q *Queue) Looked(l *Look, found map[int64]protocol.Sighting, sent, now tru
 		q.next = l.next
 	}
 	for number, t := range l.tickets {
-		if t.number != number {
-			continue // its call has another ticket now
+		if other := q.tickets[number]; t.number != number || other != nil && other != t {
+			continue // its call has another ticket now, or another call this one
 		}
 		s, queued := found[number]
 		switch {

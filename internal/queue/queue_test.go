@@ -66,7 +66,9 @@ func TestI8_ACallIsFoundThoughItsNumberWasAnothers(t *testing.T) {
 	q := New(time.Minute)
 	a, _ := put(q, 1, true, 0)
 	b, _ := put(q, 2, false, 0)
+	look, _ := q.DueLook(at(time.Minute))
 	ask(q, a, 2)
+	q.Looked(look, map[int64]protocol.Sighting{2: {Circle: []protocol.Link{{}}}}, at(time.Minute), at(time.Minute), 0)
 	q.Remove(b)
 	if n, _ := q.TakeNews(b, at(0)); !n.AskAgain || q.Len() != 1 {
 		t.Errorf("I8: the call whose number another has got heard %+v, and there are %d tickets", n, q.Len())
