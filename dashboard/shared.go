@@ -33,6 +33,7 @@ type turn struct {
 	free time.Time // when the next one may begin; zero: at once
 	v    any
 	err  error
+	fell any // what it has panicked with
 }
 
 // read returns what read finds, or another one's that begins later. A read ends with the last of those who wait for it.
@@ -41,6 +42,9 @@ func (s *shared) read(ctx context.Context, what string, read func(context.Contex
 	defer s.leave(what, t)
 	select {
 	case <-t.done:
+		if t.fell != nil {
+			panic(t.fell) // in the request, where the server of the application survives it
+		}
 		return t.v, t.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -82,6 +86,7 @@ func (s *shared) leave(what string, t *turn) {
 func (s *shared) run(ctx context.Context, what string, t, before *turn,
 	read func(context.Context) (any, error)) {
 	defer close(t.done)
+	defer func() { t.fell = recover() }()
 	t.err = before.wait(ctx)
 	s.mu.Lock()
 	s.begin(what, t, t.err == nil)

@@ -177,3 +177,27 @@ func TestWhoeverAsksDuringALongReadGetsAReadOrTheTruth(t *testing.T) {
 		})
 	}
 }
+
+// A hook of the application's that panics ends its request alone, as it does without a shared read.
+func TestAPanicInASharedReadIsTheRequests(t *testing.T) {
+	shared := dashboard.NewShared()
+	read := func(fails bool) (fell any) {
+		defer func() { fell = recover() }()
+		_, err := shared(t.Context(), "locks", func(context.Context) (any, error) {
+			if fails {
+				panic("on purpose")
+			}
+			return nil, nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		return nil
+	}
+	if fell := read(true); fell != "on purpose" {
+		t.Errorf("the request fell with %v", fell)
+	}
+	if fell := read(false); fell != nil {
+		t.Errorf("the next one fell with %v", fell)
+	}
+}
