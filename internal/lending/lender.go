@@ -53,6 +53,9 @@ const (
 	PoolFirst
 )
 
+// many reports whether the order is for callers of whom there may be many.
+func (o Order) many() bool { return o == PoolFirst || o == OpenOfMany }
+
 // Config says what a Lender works with. C is a connection.
 type Config[C comparable] struct {
 	Life  context.Context // ends every dial
@@ -90,7 +93,7 @@ type Lender[C comparable] struct {
 	spare   *spare[C]      // open, and in nobody's use; nil: there is none
 	keeps   bool           // it stays open
 	listens C              // so does this one, before others; zero: none
-	waiting []waiter[C]    // for the next connection of one's own
+	waiting []waiter[C]    // for the next connection of one's own; those of whom there may be many come last
 	lent    map[C]struct{} // those that are in use
 	dials   int            // under way
 	dialled time.Time      // when the last one began
@@ -108,6 +111,7 @@ type spare[C any] struct {
 type waiter[C any] struct {
 	only C      // zero: any
 	got  chan C // 1-buffered; closed: this one is gone
+	many bool   // there may be many like it
 }
 
 var errClosed = errors.New("the client is closed")
@@ -158,7 +162,7 @@ func (l *Lender[C]) race(ctx context.Context, order Order) (Loan[C], error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	own, dialled := make(chan C, 1), make(chan error, 1)
-	l.want(own, order != Fresh)
+	l.want(own, order)
 	defer l.unwant(own)
 	var borrowed <-chan loaned[C] // nil: the pool is not asked
 	var failure error             // of the last dial
@@ -254,7 +258,7 @@ func (l *Lender[C]) dial(order Order, ended chan<- error) bool {
 	case l.closed:
 		ended <- errClosed
 		return true
-	case l.dials >= l.Dials, (order == PoolFirst || order == OpenOfMany) && len(l.lent)+l.dials >= ownMost:
+	case l.dials >= l.Dials, order.many() && len(l.lent)+l.dials >= ownMost:
 		return false
 	}
 	l.dials, l.dialled = l.dials+1, time.Now()

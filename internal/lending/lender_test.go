@@ -211,6 +211,32 @@ func TestCallersOfAnExhaustedPoolShareAFewConnections(t *testing.T) {
 }
 
 // A pool that has room opens a connection for a caller whose own ones hang.
+// On a full server the connection of one's own may be the only one, and calls may hold it for a second each.
+func TestWhatKeepsLeasesDoesNotWaitBehindCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, 3)
+		w.Keep()
+		w.lends(t, OwnFirst, time.Second).want(t, true, moment).Give()
+		w.set(func() { w.dial, w.grow = refuse, errFull })
+		var calls sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 5 {
+			calls.Go(func() {
+				for ctx.Err() == nil {
+					if l, err := w.Lend(ctx, OpenOfMany); err == nil {
+						time.Sleep(time.Second)
+						l.Give()
+					}
+				}
+			})
+		}
+		time.Sleep(2500 * time.Millisecond)
+		w.lends(t, OwnFirst, 1700*time.Millisecond).want(t, true, 500*time.Millisecond).Give()
+		cancel()
+		calls.Wait()
+	})
+}
+
 func TestCallersWithOneOfTheirOwnInUseLetThePoolGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 0, 3)
@@ -257,7 +283,7 @@ func TestAConnectionThatComesAsItsWaiterLeavesServesTheNextLoan(t *testing.T) {
 		w.Keep()
 		l := w.lends(t, OwnFirst, time.Second).want(t, true, moment)
 		leaves := make(chan *conn, 1)
-		w.want(leaves, false)
+		w.want(leaves, Fresh)
 		l.Give()
 		w.unwant(leaves)
 		w.lends(t, OwnFirst, time.Second).want(t, true, 0)

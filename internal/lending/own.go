@@ -67,7 +67,7 @@ func (l *Lender[C]) Claim(ctx context.Context, conn C) (Loan[C], error) {
 		return Loan[C]{}, ErrGone
 	}
 	got := make(chan C, 1)
-	l.waiting = append(l.waiting, waiter[C]{conn, got})
+	l.waiting = append(l.waiting, waiter[C]{only: conn, got: got})
 	l.mu.Unlock()
 	defer l.unwant(got)
 	select {
@@ -81,16 +81,21 @@ func (l *Lender[C]) Claim(ctx context.Context, conn C) (Loan[C], error) {
 	}
 }
 
-// want hands the next connection of one's own to who waits longest, also the spare one if that will do.
-func (l *Lender[C]) want(own chan C, orSpare bool) {
+// want hands the next connection of one's own to who waits longest, also the spare one if that will do. What keeps
+// leases does not wait behind callers, of whom there may be many: the server may be full, and this the only one.
+func (l *Lender[C]) want(own chan C, order Order) {
 	for {
 		var s *spare[C]
 		l.mu.Lock()
-		if orSpare {
+		if order != Fresh {
 			s = l.lend()
 		}
 		if s == nil {
-			l.waiting = append(l.waiting, waiter[C]{got: own})
+			at := slices.IndexFunc(l.waiting, func(w waiter[C]) bool { return w.many && !order.many() })
+			if at < 0 {
+				at = len(l.waiting)
+			}
+			l.waiting = slices.Insert(l.waiting, at, waiter[C]{got: own, many: order.many()})
 		}
 		l.mu.Unlock()
 		if s == nil {

@@ -74,9 +74,11 @@ var ofConnections = []mutant{
 			"nil\n\t}\n\treturn l.race", "\t}\n\treturn l.race"},
 	}, lendingPackage, "^TestAnExhaustedPoolCosts"},
 	{"hundreds of callers dial hundreds of connections", []edit{
-		{"internal/lending/lender.go",
-			", (order == PoolFirst || order == OpenOfMany) && len(l.lent)+l.dials >= ownMost:", ":"},
+		{"internal/lending/lender.go", ", order.many() && len(l.lent)+l.dials >= ownMost:", ":"},
 	}, lendingPackage, "^TestCallersOfAnExhaustedPool"},
+	{"what keeps leases waits behind calls for the only connection", []edit{
+		{"internal/lending/own.go", "return w.many && !order.many()", "return false"},
+	}, lendingPackage, "^TestWhatKeepsLeases"},
 	{"a connection is lent while somebody reads what comes over it", []edit{
 		{"internal/lending/own.go", "\tif s.end(); !l.Usable(s.conn) {", "\tif !l.Usable(s.conn) {"},
 	}, lendingPackage, "^TestWhatComesIsWaitedFor"},
