@@ -133,7 +133,7 @@ func (h *heart) plan(now trust.Instant) (a agenda, wake time.Duration) {
 	}
 	sweep := time.Duration(h.sweeps.Load()) - now.Mono
 	if (h.left.Load() || h.worked.Load() && sweep <= 0) && h.hasRoom(now, sweeping) {
-		a.add(sweeping, sweep, sweepEvery)
+		a.add(sweeping, max(sweep, 0), sweepEvery)
 	}
 	return h.leases.plan(now, a, h, look != never)
 }

@@ -98,6 +98,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
 	var patience time.Time // its end; it starts with the first failure after an answer
+	var failed error       // the last of these
 	for delay := firstAgain; ; delay = min(2*delay, lastAgain) {
 		q.Asked = c.now()
 		q.Nested = q.owner.Nested()
@@ -116,6 +117,8 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 			q.told = c.now()
 			c.tellSoon(q.Name, a.Handed, new(q.Asked)) // a copy: q may be asked again meanwhile
 			return a, nil
+		case asking.Err() != nil && failed != nil && !c.isClosed(): // what was cut knows less
+			return a, fmt.Errorf("%w: %w", whyEnded(ctx), errorFromSQL(failed, q.Name, 0))
 		case asking.Err() != nil || c.isClosed():
 			if server.NeverSent(err) && !c.isClosed() && errors.Is(err, ctx.Err()) {
 				return a, ofWait(ctx, err)
@@ -129,14 +132,14 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 				return a, err
 			}
 			q.Retry, q.lost = false, false
-			patience, delay = time.Time{}, firstAgain
+			patience, delay, failed = time.Time{}, firstAgain, nil
 			continue
 		case q.Metadata != nil && slices.Contains([]string{"22P02", "22P05", "22003"}, protocol.State(err)):
 			return a, &ArgumentError{"metadata", argument.Shorten(string(q.Metadata)), "be a value that jsonb can " +
 				"hold: " + protocol.Message(err)}
 		case locked && q.Wait: // for as long as ctx; no connection is held meanwhile
 			patience, delay = time.Time{}, firstAgain
-			q.taken, q.told = true, c.now()
+			q.taken, q.told, failed = true, c.now(), nil
 			pause.For(asking, lockedOutPause)
 			continue
 		case passes, locked && !q.Retry: // for a second somebody has been deciding about the lock
@@ -147,7 +150,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 			(!q.Wait || errors.Is(err, puddle.ErrClosedPool)), !protocol.ConnectionLost(err) && !locked:
 			return a, q.refused(err)
 		}
-		if patience.IsZero() {
+		if failed = err; patience.IsZero() {
 			patience = time.Now().Add(q.bears())
 		}
 		left := time.Until(patience)

@@ -16,7 +16,7 @@ const briefly = time.Second
 func (s *Server) Aside(ctx context.Context, step protocol.Step) error {
 	limit := s.pace.allow(briefly)
 	waiting, cancel := context.WithTimeout(ctx, limit)
-	conn, give, err := s.lend(waiting)
+	conn, give, err := s.lend(Valueless{waiting})
 	cancel()
 	if err != nil {
 		return err

@@ -154,13 +154,16 @@ END $$;
 -- waits, one after the other, without the IDs of the owners, which are secrets; NULL if there is none. It looks for it
 -- among stuck_waits.
 CREATE FUNCTION find_circle(q waiters, p_stuck waits[]) RETURNS text
-LANGUAGE plpgsql STABLE STRICT
+LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
   way    jsonb := jsonb_build_array(jsonb_build_object('at', q.owner_id, 'path', '[]'::jsonb));
   seen   uuid[] := '{}';
   circle text;
 BEGIN
+  IF p_stuck IS NULL THEN
+    RETURN NULL;
+  END IF;
   -- The shortest way from the ticket back to its owner over older tickets, breadth first.
   p_stuck := ARRAY(SELECT e FROM unnest(p_stuck) e
     WHERE e.ticket < q.ticket AND e.owner_id <> q.owner_id OR e.ticket = q.ticket AND e.owner_id = q.owner_id);
