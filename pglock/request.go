@@ -139,7 +139,8 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 				"hold: " + protocol.Message(err)}
 		case locked && q.Wait: // for as long as ctx; no connection is held meanwhile
 			patience, delay = time.Time{}, firstAgain
-			q.taken, q.told, failed = true, c.now(), nil
+			q.taken, q.told = true, c.now()
+			failed = nil
 			pause.For(asking, lockedOutPause)
 			continue
 		case passes, locked && !q.Retry: // for a second somebody has been deciding about the lock
@@ -150,7 +151,8 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 			(!q.Wait || errors.Is(err, puddle.ErrClosedPool)), !protocol.ConnectionLost(err) && !locked:
 			return a, q.refused(err)
 		}
-		if failed = err; patience.IsZero() {
+		failed = err
+		if patience.IsZero() {
 			patience = time.Now().Add(q.bears())
 		}
 		left := time.Until(patience)
