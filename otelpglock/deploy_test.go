@@ -43,7 +43,7 @@ func exported(t *testing.T) map[string]map[string]bool {
 	} {
 		o.Observe(t.Context(), pglock.Event{Kind: kind, At: time.Now(), Lock: "orders/1", Mode: pglock.ModeExclusive,
 			TTL: time.Minute, Count: 1, Panics: 1,
-			Place: 1, Reason: pglock.ReasonBroken, Age: time.Second, Connection: "listener",
+			Place: 1, Reason: pglock.ReasonBroken, Age: time.Second, Took: time.Second, Connection: "listener",
 			Err: errors.New("x")})
 	}
 	admin := must.Get(lockadmin.New(t.Context(), pgtest.Database(t).Pool(t)))(t)
