@@ -21,8 +21,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/dev/must"
 )
 
-// patience limits a wait for something that should come within a moment.
-const patience = 40 * time.Second
+// patience limits a wait for something that should come within a moment, or when the page gives up a break.
+const patience = time.Minute
 
 // tab is the page in a browser of its own, and everything that went wrong there.
 type tab struct {
