@@ -31,7 +31,12 @@
 //
 // Do does the work and notes the slot in one transaction. So the work of a slot is committed once, or not at all. If
 // the process dies or the work fails, nothing of it remains, and the replicas that wait for the lock try it, one after
-// the other. With Do a slot is lost only if it fails in all of them, or if no replica runs then.
+// the other.
+//
+// A slot stays open if it fails in all of them, or if no replica runs then. A deployment at that time ends the replicas
+// that work and wait, and those that it starts plan only later slots. So also run each job once when its scheduler has
+// started: that does the last slot if it is open, and otherwise nothing. Packages cron and gocron show how. For a new
+// job this is the slot before its deployment. One that is older than the retention is left: fencedstore.ErrKeyTooOld.
 //
 // Begin and End are for jobs that cannot write in the transaction of Do, and for schedulers whose interface has no
 // place for it. After End nobody begins the slot again. If the process dies between Begin and End, a replica that waits

@@ -5,6 +5,13 @@
 //	c := cron.New()
 //	c.Schedule(slots, pglockcron.Job(ctx, slots, "report", makeReport, logger)) // Slots is the schedule, too
 //	c.Start()
+//	var first sync.WaitGroup
+//	for _, entry := range c.Entries() { // Entries answers when c plans, in its time zone
+//		first.Go(entry.WrappedJob.Run)  // the last slot, if a deployment has left it open
+//	}
+//	…
+//	<-c.Stop().Done()
+//	first.Wait()
 //
 // Job commits the work and the note that the slot is done together: prefer it. Once is a cron.JobWrapper for jobs
 // that are not a transaction:
@@ -30,7 +37,9 @@ package cron
 import (
 	"context"
 	"errors"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/robfig/cron/v3"
 
 	"github.com/pglock-dev/pglock/fencedstore"
@@ -39,9 +48,19 @@ import (
 )
 
 // Job makes a cron.Job that calls Slots.Do with work. Errors go to logger, which defaults to cron.DefaultLogger. When
-// ctx ends, the work under way is rolled back and no more begins. End ctx before cron.Cron.Stop if work may be cut off.
+// ctx ends, the work under way is rolled back, and logged as failed, and no more begins. End ctx before cron.Cron.Stop
+// if work may be cut off.
 func Job(ctx context.Context, slots *schedulers.Slots, name string, work schedulers.Work, logger cron.Logger) cron.Job {
-	return cron.FuncJob(func() { report(ctx, logger, name, slots.Do(ctx, name, work)) })
+	return cron.FuncJob(func() {
+		begun, noted := false, work
+		if work != nil {
+			noted = func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
+				begun = true
+				return work(ctx, tx, slot)
+			}
+		}
+		report(ctx, logger, name, slots.Do(ctx, name, noted), begun)
+	})
 }
 
 // Once makes a cron.JobWrapper whose job runs between Slots.Begin and Run.End. Errors go to logger, which defaults to
@@ -54,7 +73,7 @@ func Once(ctx context.Context, slots *schedulers.Slots, name string, logger cron
 				return
 			}
 			if err != nil {
-				report(ctx, logger, name, err)
+				report(ctx, logger, name, err, false)
 				return
 			}
 			finished := false
@@ -65,14 +84,15 @@ func Once(ctx context.Context, slots *schedulers.Slots, name string, logger cron
 			}()
 			job.Run()
 			finished = true
-			report(ctx, logger, name, run.End(ctx))
+			report(ctx, logger, name, run.End(ctx), true)
 		})
 	}
 }
 
-func report(ctx context.Context, logger cron.Logger, name string, err error) {
-	if err == nil ||
-		ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) && !errors.Is(err, pglock.ErrOutcomeUnknown) {
+// report logs an error. That ctx has ended is none, unless the run had begun its work.
+func report(ctx context.Context, logger cron.Logger, name string, err error, begun bool) {
+	if err == nil || !begun && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) &&
+		!errors.Is(err, pglock.ErrOutcomeUnknown) {
 		return
 	}
 	if logger == nil {

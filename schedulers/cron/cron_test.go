@@ -14,7 +14,6 @@ import (
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
-	"github.com/pglock-dev/pglock/pglock"
 	"github.com/pglock-dev/pglock/schedulers"
 	pglockcron "github.com/pglock-dev/pglock/schedulers/cron"
 	"github.com/pglock-dev/pglock/schedulers/internal/scene"
@@ -250,25 +249,47 @@ func TestAJobThatFailsOrPanicsIsTriedByTheNextReplica(t *testing.T) {
 	log.wantNone(t)
 }
 
-// The end of ctx alone is no news; that nobody knows what became of the work is, whatever ended the wait for that.
-func TestAnUnknownOutcomeIsLoggedAlsoAfterTheEndOfCtx(t *testing.T) {
+// A deployment ends the replica that works and the one that waits. That work was cut off is news, whatever the cause,
+// and so is that nobody knows what became of it; the end of a wait is not. What starts then does the slot.
+func TestASlotThatADeploymentCutsOffIsLoggedAndDoneByWhoeverStarts(t *testing.T) {
 	db := pgtest.Parallel(t)
-	replica := scene.Replicas(t, db, 1)[0]
-	slots := must.Get(schedulers.NewSlots(replica.Client, replica.Store, schedulers.Every(24*time.Hour, 0)))(t)
-	for name, cause := range map[string]error{"a plain cancel": nil, "a cause": errors.New("shutdown")} {
-		log := newLog()
-		fails := func(with error) {
-			ctx, cancel := context.WithCancelCause(t.Context())
-			pglockcron.Job(ctx, slots, name, func(context.Context, pgx.Tx, time.Time) error {
-				cancel(cause)
-				return with
-			}, log).Run()
+	replicas := scene.Replicas(t, db, 3)
+	noon := time.Now().Truncate(24 * time.Hour).Add(12 * time.Hour) // one slot for all
+	var slots []*schedulers.Slots
+	for _, r := range replicas {
+		slots = append(slots, must.Get(schedulers.NewSlots(r.Client, r.Store, schedulers.Every(24*time.Hour, 0),
+			schedulers.WithNow(func() time.Time { return noon })))(t))
+	}
+	for _, cause := range []error{nil, errors.New("shutdown")} {
+		for _, want := range []error{context.Canceled, &fencedstore.OutcomeUnknownError{Err: context.Canceled}} {
+			ctx, deploy := context.WithCancelCause(t.Context())
+			works, waits, begun, ended := newLog(), newLog(), make(chan string, 2), make(chan string, 2)
+			work := func(ctx context.Context, _ pgx.Tx, _ time.Time) error {
+				begun <- "begun"
+				<-ctx.Done()
+				return want
+			}
+			go after(pglockcron.Job(ctx, slots[0], "report", work, works), ended).Run()
+			scene.Await(t, 1, begun)
+			go after(pglockcron.Job(ctx, slots[1], "report", work, waits), ended).Run()
+			scene.AwaitWaiter(t, db)
+			deploy(cause)
+			scene.Await(t, 2, ended)
+			waits.wantNone(t)
+			if err := scene.Await(t, 1, works.errors); !errors.Is(err, want) {
+				t.Errorf("logged: %v, want %v", err, want)
+			}
+			works.wantNone(t)
 		}
-		fails(context.Canceled)
-		log.wantNone(t)
-		fails(&fencedstore.OutcomeUnknownError{Err: context.Canceled})
-		if len(log.errors) != 1 || !errors.Is(<-log.errors, pglock.ErrOutcomeUnknown) {
-			t.Errorf("%s: an unknown outcome was not logged", name)
-		}
+	}
+	c := cron.New()
+	c.Schedule(slots[2], pglockcron.Job(t.Context(), slots[2], "report", replicas[2].Insert, newLog()))
+	c.Start()
+	for _, entry := range c.Entries() {
+		entry.WrappedJob.Run()
+	}
+	<-c.Stop().Done()
+	if done := scene.Slots(t, db); len(done) != 1 {
+		t.Errorf("runs of %v, want one", done)
 	}
 }

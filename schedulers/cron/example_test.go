@@ -3,6 +3,7 @@ package cron_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -56,9 +57,11 @@ func Example() {
 		c.Schedule(slots, pglockcron.Job(ctx, slots, "report", makeReport, nil))
 		c.Schedule(slots, cron.NewChain(pglockcron.Once(ctx, slots, "mail", nil)).Then(sendMails))
 		c.Start()
-		for _, entry := range c.Entries() { // as at two o'clock
-			entry.WrappedJob.Run()
+		var first sync.WaitGroup
+		for _, entry := range c.Entries() {
+			first.Go(entry.WrappedJob.Run) // the last slot, which is open
 		}
+		first.Wait()
 		<-c.Stop().Done()
 	}
 	// Unordered output:

@@ -2,6 +2,7 @@ package gocron_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,7 +22,7 @@ import (
 func databaseURL() string { return pgtest.URL() }
 
 // replicas starts two schedulers, as two replicas of the application would, and lets both run their job.
-func replicas(job func(slots *schedulers.Slots) (gocron.Task, []gocron.JobOption)) error {
+func replicas(job func(slots *schedulers.Slots) (gocron.Task, []gocron.JobOption)) (err error) {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, databaseURL())
 	if err != nil {
@@ -44,21 +45,15 @@ func replicas(job func(slots *schedulers.Slots) (gocron.Task, []gocron.JobOption
 		}
 		task, opts := job(slots)
 		done := make(chan struct{}, 1)
-		opts = append(opts, gocron.WithName("report"), gocron.WithEventListeners(
-			gocron.AfterJobRuns(func(uuid.UUID, string) { done <- struct{}{} }),
-			gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) { done <- struct{}{} })))
-		nightly, err := scheduler.NewJob(gocron.CronJob("CRON_TZ=UTC 0 2 * * *", false), task, opts...)
-		if err != nil {
+		opts = append(opts, gocron.WithName("report"), gocron.WithStartAt(gocron.WithStartImmediately()),
+			gocron.WithEventListeners(gocron.AfterJobRuns(func(uuid.UUID, string) { done <- struct{}{} }),
+				gocron.AfterLockError(func(uuid.UUID, string, error) { done <- struct{}{} })))
+		if _, err := scheduler.NewJob(gocron.CronJob("CRON_TZ=UTC 0 2 * * *", false), task, opts...); err != nil {
 			return err
 		}
-		scheduler.Start()
-		if err := nightly.RunNow(); err != nil { // as at two o'clock
-			return err
-		}
+		scheduler.Start() // and does the last slot, which is open
+		defer func() { err = errors.Join(err, scheduler.Shutdown()) }()
 		<-done
-		if err := scheduler.Shutdown(); err != nil {
-			return err
-		}
 	}
 	return nil
 }

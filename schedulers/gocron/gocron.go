@@ -6,7 +6,8 @@
 //	task := gocron.NewTask(func(ctx context.Context) error {
 //		return slots.Do(ctx, "report", makeReport) // func(ctx context.Context, tx pgx.Tx, slot time.Time) error
 //	})
-//	job, err := scheduler.NewJob(gocron.CronJob("CRON_TZ=UTC 0 2 * * *", false), task)
+//	job, err := scheduler.NewJob(gocron.CronJob("CRON_TZ=UTC 0 2 * * *", false), task,
+//		gocron.WithStartAt(gocron.WithStartImmediately())) // also the last slot, if a deployment has left it open
 //
 // Slots.Do commits the work and the note that the slot is done together. It needs neither a Locker nor an Elector. An
 // error goes to gocron.AfterJobRunsWithError. A run that comes while another is under way waits, and follows.
