@@ -27,10 +27,13 @@
 //
 //   - A job that fails or panics counts as done, because gocron releases the lock in the same way. So does a run that
 //     gocron.BeforeJobRunsSkipIfBeforeFuncErrors leaves out: no replica runs the job for that slot.
+//   - A run whose context has ended, because its scheduler stops or its job is removed, counts as not done, also if the
+//     job then finishes: the next replica that waits or starts runs the job from its beginning.
 //   - If the process dies in the middle, the next replica that waits runs the job from its beginning, and repeats what
 //     it has done outside a transaction.
 //   - If a job loses its lease, because its process was paused or cut off, nobody stops it, and another replica may run
 //     the slot again. Use Slots.Do: the server then refuses its transaction.
+//   - If the note that the slot is done fails, the same may happen, and nobody hears of it: gocron drops the error.
 //
 // Replicas wait in Lock while one runs the job. gocron plans their next run when Lock has returned, so at most one run
 // of a job waits in each. The slots that pass while it waits are left out, and nobody reports them.
@@ -80,8 +83,13 @@ func (l locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 
 type lock struct{ run *schedulers.Run }
 
-// Unlock notes that the slot is done.
-func (l lock) Unlock(ctx context.Context) error { return l.run.End(ctx) }
+// Unlock notes that the slot is done, unless the job was told to stop: gocron does not say whether it has finished.
+func (l lock) Unlock(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return l.run.Cancel(ctx)
+	}
+	return l.run.End(ctx)
+}
 
 // Elector is a gocron.Elector: the scheduler of the leader runs jobs, and the others do not.
 type Elector struct {

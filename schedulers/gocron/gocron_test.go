@@ -94,13 +94,14 @@ func TestWorkOfEachSlotIsCommittedOnceInSchedulersWhoseClocksDiffer(t *testing.T
 
 func TestLockerLetsEachSlotRunOnceInSchedulersWhoseClocksDiffer(t *testing.T) {
 	db := pgtest.Parallel(t)
-	var runs, refused atomic.Int64
+	var runs, refused, cut atomic.Int64
 	asked := make(chan string, 1000)
 	var all []gocron.Scheduler
 	for i, r := range scene.Replicas(t, db, len(clocks)) {
 		s := newScheduler(t, clocks[i])
+		locker := pglockgocron.NewLocker(newSlots(t, r, new(scene.Clock), clocks[i]))
 		addJob(t, s, gocron.NewTask(func() { runs.Add(1); asked <- r.Name }),
-			gocron.WithDistributedJobLocker(pglockgocron.NewLocker(newSlots(t, r, new(scene.Clock), clocks[i]))),
+			gocron.WithDistributedJobLocker(counting{locker, &cut}),
 			gocron.WithEventListeners(gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) {
 				if !errors.Is(err, fencedstore.ErrDone) && !errors.Is(err, context.Canceled) {
 					t.Error(err)
@@ -121,8 +122,56 @@ func TestLockerLetsEachSlotRunOnceInSchedulersWhoseClocksDiffer(t *testing.T) {
 		}
 	}
 	done := pgtest.One[int64](t, db.Conn(t), "SELECT count(*) FROM pglock.done_keys")
-	if runs.Load() != done || done < 4 || refused.Load() == 0 {
-		t.Errorf("%d runs of %d slots, %d were refused", runs.Load(), done, refused.Load())
+	if runs.Load() != done+cut.Load() || done < 4 || refused.Load() == 0 {
+		t.Errorf("%d runs of %d slots, %d were cut off, %d refused", runs.Load(), done, cut.Load(), refused.Load())
+	}
+}
+
+// counting is a Locker that counts the runs that were told to stop before their end.
+type counting struct {
+	gocron.Locker
+	cut *atomic.Int64
+}
+
+func (c counting) Lock(ctx context.Context, key string) (gocron.Lock, error) {
+	lock, err := c.Locker.Lock(ctx, key)
+	return counted{lock, c.cut}, err
+}
+
+type counted struct {
+	gocron.Lock
+	cut *atomic.Int64
+}
+
+func (c counted) Unlock(ctx context.Context) error {
+	if ctx.Err() != nil {
+		c.cut.Add(1)
+		return c.Lock.Unlock(ctx)
+	}
+	return c.Lock.Unlock(context.WithoutCancel(ctx)) // which may end now
+}
+
+func TestTheSlotOfARunThatAShutdownCutsOffIsBegunByAnother(t *testing.T) {
+	db := pgtest.Parallel(t)
+	noon := time.Now().Truncate(24 * time.Hour).Add(12 * time.Hour) // one slot for both
+	var lockers []gocron.Locker
+	for _, r := range scene.Replicas(t, db, 2) {
+		slots := must.Get(schedulers.NewSlots(r.Client, r.Store, schedulers.Every(24*time.Hour, 0),
+			schedulers.WithNow(func() time.Time { return noon })))(t)
+		lockers = append(lockers, pglockgocron.NewLocker(slots))
+	}
+	s, begun := newScheduler(t, 0), make(chan string, 1)
+	addJob(t, s, gocron.NewTask(func(ctx context.Context) error {
+		begun <- "begun"
+		<-ctx.Done()
+		return ctx.Err()
+	}), gocron.WithDistributedJobLocker(lockers[0]), gocron.WithStartAt(gocron.WithStartImmediately()))
+	s.Start()
+	scene.Await(t, 1, begun)
+	must.Do(t, s.Shutdown())
+	must.Do(t, must.Get(lockers[1].Lock(t.Context(), "report"))(t).Unlock(t.Context()))
+	if _, err := lockers[0].Lock(t.Context(), "report"); !errors.Is(err, fencedstore.ErrDone) {
+		t.Errorf("the slot of a run that has finished: %v, want ErrDone", err)
 	}
 }
 
