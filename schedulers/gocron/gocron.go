@@ -50,7 +50,11 @@
 // up, while the next leader may begin the same job: use Slots.Do for what must not overlap. To hand on in order, end
 // the runs first:
 //
-//	go elector.Run(ctx)            // NewElector(client, "scheduler"); gocron.WithDistributedElector(elector)
+//	go func() { // NewElector(client, "leader/scheduler"); gocron.WithDistributedElector(elector)
+//		if err := elector.Run(ctx); ctx.Err() == nil {
+//			log.Fatal(err)         // as when a right is missing: this replica would never lead again
+//		}
+//	}()
 //	…
 //	err = scheduler.Shutdown()     // ends the contexts of the tasks; an error: some still run
 //	cancel()                       // ctx: another replica leads

@@ -285,7 +285,7 @@ func TestElectorLetsOneSchedulerRunJobsAndAnotherWhenThatEnds(t *testing.T) {
 	ran := make(chan int, 1000)
 	cancels, ended := make([]context.CancelFunc, len(replicas)), make(chan error, len(replicas))
 	for i, r := range replicas {
-		elector := must.Get(pglockgocron.NewElector(r.Client, "scheduler"))(t)
+		elector := must.Get(pglockgocron.NewElector(r.Client, "leader/scheduler"))(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancels[i] = cancel
 		go func() { ended <- elector.Run(ctx) }() // ended below
