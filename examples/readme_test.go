@@ -84,6 +84,25 @@ func TestEightReplicasDoTheNightlyJobOnce(t *testing.T) {
 	}
 }
 
+// Where summer time begins, two nights may have one date in UTC.
+func TestTheNightlyJobIsDoneOnEachNightOfALocalSchedule(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	client := must.Get(pglock.New(t.Context(), pool))(t)
+	defer func() { _ = client.Close(context.WithoutCancel(t.Context())) }()
+	execute(t, pool, "CREATE TABLE reports (night text, total bigint)")
+	for _, due := range []time.Time{
+		time.Date(2026, 3, 29, 1, 0, 0, 0, time.FixedZone("CET", 3600)),
+		time.Date(2026, 3, 30, 1, 0, 0, 0, time.FixedZone("CEST", 7200)),
+	} {
+		must.Do(t, nightly(t.Context(), client, pool, due))
+	}
+	if done := pgtest.One[int](t, db.Conn(t), "SELECT count(*) FROM reports"); done != 2 {
+		t.Errorf("%d of two nights were done", done)
+	}
+}
+
 // A job that fails has not been done: the next replica does it.
 func TestANightlyJobThatFailedIsDoneByTheNextReplica(t *testing.T) {
 	t.Parallel()

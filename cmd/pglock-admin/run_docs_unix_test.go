@@ -112,14 +112,19 @@ func TestTheKeysOfTheCronLinesAreThoseOfThePlannedTimes(t *testing.T) {
 	text := strings.ReplaceAll(blocks(t, "crontab")[0], `\%`, "%")
 	keys := regexp.MustCompile(`--once ("\$\(.*\)") `).FindAllStringSubmatch(text, -1)
 	for now, want := range map[string][]string{
-		"12:05:00": {"2026-11-22", "2026-11-22T12:05Z"},
-		"12:09:59": {"2026-11-22", "2026-11-22T12:05Z"},
-		"12:10:00": {"2026-11-22", "2026-11-22T12:10Z"},
+		"2026-11-22T12:05:00Z": {"2026-11-22", "2026-11-22T12:05Z"},
+		"2026-11-22T12:09:59Z": {"2026-11-22", "2026-11-22T12:05Z"},
+		"2026-11-22T12:10:00Z": {"2026-11-22", "2026-11-22T12:10Z"},
+		"2026-03-29T00:15:00Z": {"2026-03-29", "2026-03-29T00:15Z"}, // 01:15, before summer time begins
+		"2026-03-29T23:15:00Z": {"2026-03-30", "2026-03-29T23:15Z"}, // 01:15, the next night
+		"2026-10-25T00:30:00Z": {"2026-10-25", "2026-10-25T00:30Z"}, // 02:30
+		"2026-10-25T01:30:00Z": {"2026-10-25", "2026-10-25T01:30Z"}, // 02:30 again
 	} {
 		var got []string
 		for _, key := range keys {
 			cmd := exec.CommandContext(t.Context(), "sh", "-c", "printf %s "+key[1])
-			cmd.Env = append(os.Environ(), "NOW=2026-11-22T"+now+"Z", "PATH="+bin+":"+os.Getenv("PATH"))
+			cmd.Env = append(os.Environ(), "NOW="+now, "TZ=CET-1CEST,M3.5.0,M10.5.0/3",
+				"PATH="+bin+":"+os.Getenv("PATH"))
 			got = append(got, string(must.Get(cmd.Output())(t)))
 		}
 		if !slices.Equal(got, want) {

@@ -98,7 +98,7 @@ func New(o *cli.Options) *cobra.Command {
 		Long:  runHelp,
 		Example: `  pglock-admin run nightly-report -- ./report.sh
   pglock-admin run nightly-report --try --quiet -- ./report.sh
-  pglock-admin run nightly-report --once "$(date -u +%F)" -- ./report.sh
+  pglock-admin run nightly-report --once "$(date +%F)" -- ./report.sh
   pglock-admin run gpu --limit 4 --wait 10m -- python3 train.py
   pglock-admin run tenants/7 --subtree -- ./move-tenant.sh              and every lock below: tenants/7/...
   pglock-admin run -- "$name" -- ./report.sh                           a name as it is, for scripts`,
