@@ -30,7 +30,7 @@ type Ledger struct {
 }
 
 // Transfer moves the amount. It holds the locks of both accounts; each lock has the name of the account's fence. After
-// pglock.ErrOutcomeUnknown ask Store.Outcome before you try again.
+// a *fencedstore.OutcomeUnknownError ask Store.Outcome before you try again; after any other error nothing was written.
 func (l *Ledger) Transfer(ctx context.Context, from, to, amount int64) error {
 	if amount <= 0 {
 		return ErrAmount
