@@ -21,21 +21,27 @@ import (
 )
 
 // A file is replaced as a whole. While a writer compares the old content and renames the new file into place, it locks
-// a second file beside it (flock). So the two are one step.
+// a second file beside it (flock). So the two are one step. The new file has the old one's mode, not its owner.
 type file struct{ path string }
+
+// content is what a file has, or that there is none.
+type content struct {
+	text  string
+	there bool
+}
 
 var errChanged = errors.New("somebody else has written since it was read")
 
-func (f file) read() (string, error) {
+func (f file) read() (content, error) {
 	b, err := os.ReadFile(f.path)
 	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
+		return content{}, nil
 	}
-	return string(b), err
+	return content{string(b), true}, err
 }
 
 // update replaces the content by what change makes of it, unless change fails.
-func (f file) update(ctx context.Context, change func(now string) (string, error)) error {
+func (f file) update(ctx context.Context, change func(now content) (content, error)) error {
 	lock, err := os.OpenFile(f.path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
@@ -63,9 +69,21 @@ func (f file) update(ctx context.Context, change func(now string) (string, error
 	if err != nil || next == now {
 		return err
 	}
+	if !next.there {
+		return os.Remove(f.path)
+	}
 	temporary := f.path + ".new"
-	if err := os.WriteFile(temporary, []byte(next), 0o600); err != nil {
+	if err := os.WriteFile(temporary, []byte(next.text), 0o600); err != nil {
 		return err
+	}
+	if now.there {
+		old, err := os.Stat(f.path)
+		if err == nil {
+			err = os.Chmod(temporary, old.Mode())
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return os.Rename(temporary, f.path)
 }
@@ -74,7 +92,8 @@ func (f file) update(ctx context.Context, change func(now string) (string, error
 // writer may write the same text, so it contains the token. Apply replaces only what Capture has read, and Restore
 // replaces only what Apply has written.
 func replace(f file, text string) reversible.Operation {
-	var before string
+	var before content
+	ours := content{text, true}
 	wrote := false // true as soon as Apply may have written
 	return reversible.Operation{
 		Capture: func(context.Context) (err error) {
@@ -82,21 +101,21 @@ func replace(f file, text string) reversible.Operation {
 			return err
 		},
 		Apply: func(ctx context.Context) error {
-			return f.update(ctx, func(now string) (string, error) {
+			return f.update(ctx, func(now content) (content, error) {
 				if now != before {
-					return "", errChanged
+					return now, errChanged
 				}
 				wrote = true
-				return text, nil
+				return ours, nil
 			})
 		},
 		Restore: func(ctx context.Context) error {
 			if !wrote {
 				return nil
 			}
-			return f.update(ctx, func(now string) (string, error) {
-				if now != before && now != text {
-					return "", fmt.Errorf("%w: there is %q", reversible.ErrOvertaken, now)
+			return f.update(ctx, func(now content) (content, error) {
+				if now != before && now != ours {
+					return now, fmt.Errorf("%w: there is %q", reversible.ErrOvertaken, now.text)
 				}
 				return before, nil
 			})

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ func TestFileIsReplacedOnlyFromWhatWasSeen(t *testing.T) {
 	f := file{filepath.Join(t.TempDir(), "f")}
 	put := func(text string) {
 		t.Helper()
-		must.Do(t, f.update(t.Context(), func(string) (string, error) { return text, nil }))
+		must.Do(t, f.update(t.Context(), func(content) (content, error) { return content{text, true}, nil }))
 	}
 	for name, tc := range map[string]struct {
 		captured, applied string // what others have written after each
@@ -56,9 +57,34 @@ func TestFileIsReplacedOnlyFromWhatWasSeen(t *testing.T) {
 		if err := op.Restore(t.Context()); !errors.Is(err, tc.restore) {
 			t.Errorf("%s: Restore: %v, want %v", name, err, tc.restore)
 		}
-		if now, err := f.read(); err != nil || now != tc.left {
-			t.Errorf("%s: there is %q, %v; want %q", name, now, err, tc.left)
+		if now, err := f.read(); err != nil || now.text != tc.left {
+			t.Errorf("%s: there is %q, %v; want %q", name, now.text, err, tc.left)
 		}
+	}
+}
+
+func TestAnUndoneWriteLeavesNoFileWhereThereWasNoneAndAFileKeepsItsMode(t *testing.T) {
+	t.Parallel()
+	f := file{filepath.Join(t.TempDir(), "f")}
+	apply := func() reversible.Operation {
+		t.Helper()
+		op := replace(f, "ours")
+		must.Do(t, op.Capture(t.Context()))
+		must.Do(t, op.Apply(t.Context()))
+		return op
+	}
+	must.Do(t, apply().Restore(t.Context()))
+	if _, err := os.Stat(f.path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("where there was no file: %v, want none", err)
+	}
+	must.Do(t, os.WriteFile(f.path, nil, 0o600))
+	must.Do(t, os.Chmod(f.path, 0o664)) //nolint:gosec // as others read it
+	op := apply()
+	for _, when := range []string{"after Apply", "after Restore"} {
+		if now := must.Get(os.Stat(f.path))(t); now.Mode() != 0o664 {
+			t.Errorf("%s: the mode is %v", when, now.Mode())
+		}
+		must.Do(t, op.Restore(t.Context()))
 	}
 }
 

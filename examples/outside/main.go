@@ -93,14 +93,14 @@ func story(ctx context.Context, s *stage.Stage) (shown string, err error) {
 	if err != nil {
 		return "", err
 	}
-	s.Say("file", "%s", now)
+	s.Say("file", "%s", now.text)
 	s.Say("page", "%s", service.now())
-	if !strings.HasPrefix(now, "Sunday, token ") || service.now() != now {
-		return "", fmt.Errorf("%w: the file has %q and the page %q", stage.ErrPromise, now, service.now())
+	if !strings.HasPrefix(now.text, "Sunday, token ") || service.now() != now.text {
+		return "", fmt.Errorf("%w: the file has %q and the page %q", stage.ErrPromise, now.text, service.now())
 	}
 	return "the last good write stands in the file and on the page: no late one came through, and one was undone.",
 		s.Check(ctx, "the page has seen the token of that text", true,
-			"SELECT $1 = 'Sunday, token ' || max(token) FROM page_tokens", now)
+			"SELECT $1 = 'Sunday, token ' || max(token) FROM page_tokens", now.text)
 }
 
 // holder starts a process that takes the lock.
