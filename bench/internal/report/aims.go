@@ -97,7 +97,8 @@ func (r *Results) Judge() {
 	}
 }
 
-// bare is how the best of the bare statements compares with the other peer: what this machine allows.
+// bare is how the best of the bare statements compares with the other peer, or with its own other form: what this
+// machine allows.
 func (r *Results) bare(a aim, other *Line) Figure {
 	best := math.NaN()
 	for _, l := range r.Lines {
@@ -105,7 +106,11 @@ func (r *Results) bare(a aim, other *Line) Figure {
 			!strings.HasPrefix(l.Peer, "bare-") {
 			continue
 		}
-		if q := stats.Of(stats.Ratios(l.all(a.metric), other.all(a.metric))).Median; !(q <= best) {
+		than := other
+		if a.beside != "" {
+			than = r.find(Place{a.workload, a.beside, l.Peer})
+		}
+		if q := stats.Of(stats.Ratios(l.all(a.metric), than.all(a.metric))).Median; q > best || math.IsNaN(best) {
 			best = q
 		}
 	}

@@ -130,6 +130,20 @@ func TestSixtyFourProcessesAreJudgedByEight(t *testing.T) {
 	}
 }
 
+func TestTheBareStatementsAreJudgedByTheirOwnOtherForm(t *testing.T) {
+	r := &Results{}
+	r.Line(Place{peer.W2, Processes(64), "bare-first"}).Set(Rate, 0, 900) // without the other form, as the last
+	for name, rates := range map[string][2]float64{ours: {100, 79}, "bare-handover": {300, 120}} {
+		r.Line(Place{peer.W2, Processes(8), name}).Set(Rate, 0, rates[0])
+		r.Line(Place{peer.W2, Processes(64), name}).Set(Rate, 0, rates[1])
+	}
+	r.Line(Place{peer.W2, Processes(64), "bare-last"}).Set(Rate, 0, 900)
+	r.Judge()
+	if q := ratioOf(t, r, ours); q.Bare != 0.4 {
+		t.Errorf("bare statements reach %v of their rate of 8, want 0.4", q.Bare)
+	}
+}
+
 func TestHandOversBesideACrowdAreJudgedByThoseWithout(t *testing.T) {
 	for rate, met := range map[float64]bool{90: true, 89.9: false} {
 		r := &Results{}
