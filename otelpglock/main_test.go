@@ -75,6 +75,7 @@ type series struct {
 	attributes attribute.Set
 	count      uint64  // of a histogram; of a counter its value
 	sum        float64 // of a histogram
+	above      uint64  // of a histogram, how many are greater than its last boundary
 }
 
 func (s *telemetry) metrics(t testing.TB) map[string][]series {
@@ -90,11 +91,12 @@ func (s *telemetry) metrics(t testing.TB) map[string][]series {
 			switch data := m.Data.(type) {
 			case metricdata.Sum[int64]:
 				for _, p := range data.DataPoints {
-					found[m.Name] = append(found[m.Name], series{m.Unit, p.Attributes, uint64(p.Value), 0})
+					found[m.Name] = append(found[m.Name], series{m.Unit, p.Attributes, uint64(p.Value), 0, 0})
 				}
 			case metricdata.Histogram[float64]:
 				for _, p := range data.DataPoints {
-					found[m.Name] = append(found[m.Name], series{m.Unit, p.Attributes, p.Count, p.Sum})
+					found[m.Name] = append(found[m.Name], series{m.Unit, p.Attributes, p.Count, p.Sum,
+						p.BucketCounts[len(p.BucketCounts)-1]})
 				}
 			default:
 				t.Errorf("%s is a %T", m.Name, m.Data)

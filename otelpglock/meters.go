@@ -15,8 +15,8 @@ type meters struct {
 
 // Boundaries of histograms.
 var (
-	short = []float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10}
-	long  = []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600}
+	fine = []float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800}
+	long = []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600}
 	// a heartbeat renews after a third
 	parts  = []float64{0.1, 0.2, 0.3, 0.35, 0.4, 0.5, 0.6, 0.67, 0.75, 0.85, 0.95, 1}
 	counts = []float64{1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000}
@@ -47,9 +47,9 @@ func newMeters(m metric.Meter) (*meters, error) {
 		batch: histogram("pglock.renewal.batch_size", "{lease}", "The number of leases that one statement renewed.",
 			counts),
 		handOver: histogram("pglock.handover.duration", "s", "The time from the request that ends a lease until the "+
-			"next holders are notified.", short),
+			"next holders are notified.", fine),
 		write: histogram("pglock.write.duration", "s", "The duration of fenced transactions that were committed.",
-			short),
+			fine),
 		age: histogram("pglock.write.token_age", "s", "The time from a grant to a write under it, or to its refusal.",
 			long),
 

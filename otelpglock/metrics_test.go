@@ -91,9 +91,9 @@ func TestEachEventIsMeasuredWithItsUnitAndAttributes(t *testing.T) {
 			map[string]string{"pglock.handover.duration": "1 (0.02) s"}},
 		{pglock.Event{Kind: pglock.EventHandOver, Lock: "orders/1", Count: 1}, nil}, // nobody knows how long it took
 		{with(pglock.EventWrite, func(e *pglock.Event) {
-			e.Resource, e.Took, e.Age = "orders/1", time.Second, 9*time.Second
+			e.Resource, e.Took, e.Age = "orders/1", 20*time.Second, 25*time.Second
 		}), map[string]string{
-			"pglock.write.duration": "1 (1) s lock.mode=exclusive", "pglock.write.token_age": "1 (9) s " +
+			"pglock.write.duration": "1 (20) s lock.mode=exclusive", "pglock.write.token_age": "1 (25) s " +
 				"lock.mode=exclusive"}},
 		{with(pglock.EventStale, func(e *pglock.Event) {
 			e.LastToken, e.Age, e.Err = 8, 40*time.Second, fencedstore.ErrStaleToken
@@ -129,6 +129,9 @@ func TestEachEventIsMeasuredWithItsUnitAndAttributes(t *testing.T) {
 			for _, one := range all {
 				if one.count > 0 {
 					got[name] += one.text()
+				}
+				if one.above > 0 {
+					t.Errorf("%s: %s is above the last boundary of %s", c.event.Kind, one.text(), name)
 				}
 			}
 		}
