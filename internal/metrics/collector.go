@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,8 +17,10 @@ type Collector struct {
 	admin  *lockadmin.Admin
 	config Config
 	look   singleflight.Group
-	tally  tally    // only the caller inside look uses it
-	found  findings // the same
+	tally  tally // only the caller inside look uses it, and what follows
+	found  findings
+	token  int64 // the last number that was drawn
+	drawn  int64 // by how much it rose
 }
 
 // sample is what one look at the database found.
@@ -25,6 +28,7 @@ type sample struct {
 	up       bool
 	took     time.Duration
 	numbers  lockadmin.Statistics
+	tokens   int64
 	events   map[lockadmin.EventKind]float64
 	findings findings
 }
@@ -42,7 +46,7 @@ func NewCollector(admin *lockadmin.Admin, c Config) (*Collector, error) {
 	if err := c.check(admin); err != nil {
 		return nil, err
 	}
-	return &Collector{admin: admin, config: c, tally: newTally()}, nil
+	return &Collector{admin: admin, config: c, tally: newTally(), token: math.MaxInt64}, nil
 }
 
 func gauge(name, help string, labels ...string) *prometheus.Desc {
@@ -57,14 +61,15 @@ var (
 	locksHeld = gauge("locks_held", "Locks that somebody holds.")
 	sessions  = gauge("sessions", "Clients that wait, or have lately waited, and are alive.")
 	dead      = gauge("dead_holders", "Clients that hold leases and give no sign of life.")
-	tokens    = gauge("tokens_total", "Fencing tokens that were drawn: at least one for each grant and each break.")
-	events    = gauge("events_total", "Events of this kind since this process began; overlap at level all.", "kind")
-	blocked   = gauge("blocked_transactions", "Transactions that use pglock's tables and wait for other transactions.")
-	waited    = gauge("blocked_transaction_seconds", "How long the first of the blocked transactions has waited.")
-	blockers  = gauge("blocking_transactions", "Transactions for which the blocked ones wait; prepared transactions "+
+	tokens    = gauge("tokens_total", "Fencing tokens that were drawn since this process began: at least one for each "+
+		"grant and each break.")
+	events   = gauge("events_total", "Events of this kind since this process began; overlap at level all.", "kind")
+	blocked  = gauge("blocked_transactions", "Transactions that use pglock's tables and wait for other transactions.")
+	waited   = gauge("blocked_transaction_seconds", "How long the first of the blocked transactions has waited.")
+	blockers = gauge("blocking_transactions", "Transactions for which the blocked ones wait; prepared transactions "+
 		"count as one.")
-	blocking = gauge("blocking_transaction_seconds", "Age of the oldest blocking transaction; 0 if the owner of the "+
-		"schema may not see it.")
+	blocking = gauge("blocking_transaction_seconds", "Age of the oldest blocking transaction; of a prepared one since "+
+		"then; 0 if the owner of the schema may not see it.")
 	queue     = gauge("notification_queue_ratio", "How full the server's queue of notifications is, from 0 to 1.")
 	attention = gauge("doctor_findings_attention", "Findings of pglock-admin doctor that need attention, at most a "+
 		"minute old; not there while the diagnosis fails.")
@@ -133,7 +138,7 @@ func (c *Collector) export(number func(*prometheus.Desc, prometheus.ValueType, f
 	gauge(locksHeld, float64(n.Locks))
 	gauge(sessions, float64(n.Sessions))
 	gauge(dead, float64(n.DeadHolders))
-	number(tokens, prometheus.CounterValue, float64(n.Tokens))
+	number(tokens, prometheus.CounterValue, float64(s.tokens))
 	for kind, count := range s.events {
 		number(events, prometheus.CounterValue, count, string(kind))
 	}
@@ -158,17 +163,27 @@ func (c *Collector) sample() (s sample) {
 	began := time.Now()
 	defer func() { s.took = time.Since(began) }()
 	numbers, err := c.admin.Statistics(ctx, c.config.Top)
-	if err == nil {
-		err = c.tally.count(ctx, c.admin, began)
-	}
 	if err != nil {
 		c.config.OnError(err)
 		return sample{numbers: numbers}
 	}
+	c.drawn += max(0, numbers.Tokens-c.token) // it falls with a restore, or from a standby to its primary
+	c.token = numbers.Tokens
+	c.count(ctx, began)
 	if c.found.at.IsZero() || began.Sub(c.found.at) >= findingsKept {
 		c.found = c.diagnose(ctx, began)
 	}
-	return sample{up: true, numbers: numbers, events: c.tally.totals(), findings: c.found}
+	return sample{up: true, numbers: numbers, tokens: c.drawn, events: c.tally.totals(), findings: c.found}
+}
+
+// count takes at most a quarter of the time of a scrape. If it fails, the totals stay, and a later scrape counts what
+// is missing: a history that somebody has locked does not mean that the database does not answer.
+func (c *Collector) count(ctx context.Context, now time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout/4)
+	defer cancel()
+	if err := c.tally.count(ctx, c.admin, now); err != nil {
+		c.config.OnError(err)
+	}
 }
 
 // diagnose takes at most half of the time of a scrape. If it fails, the scrape goes on without, and so do those of the
