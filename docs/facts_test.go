@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -166,6 +167,34 @@ func TestOnlyWhatIsNamedImportsFromInternalDev(t *testing.T) {
 		if !does {
 			t.Errorf("CONTRIBUTING.md says that %s imports from internal/dev", named)
 		}
+	}
+}
+
+// The alert about long waits leaves out the locks that elect a leader, by their names.
+func TestNoElectionThatIsShownRaisesTheAlertAboutLongWaits(t *testing.T) {
+	t.Parallel()
+	if !strings.Contains(read(t, "deploy", "prometheus", "pglock.rules.yml"), `{lock!~"leader/.*"}`) {
+		t.Error("the alert leaves out other names")
+	}
+	call := regexp.MustCompile(`(?:leader\.(?:New|Observe|Current)|NewElector)\(.*?"(.*?)"`)
+	shown := 0
+	for _, dir := range []string{"docs", "examples", "leader", "schedulers"} {
+		must.Do(t, fs.WalkDir(os.DirFS(root), dir, func(file string, _ fs.DirEntry, err error) error {
+			name, is := strings.CutSuffix(path.Base(file), ".go")
+			if err != nil || strings.HasSuffix(name, "_test") && name != "example_test" ||
+				!is && path.Ext(file) != ".md" {
+				return err
+			}
+			for _, m := range call.FindAllStringSubmatch(read(t, file), -1) {
+				if shown++; !strings.HasPrefix(m[1], "leader/") {
+					t.Errorf("%s shows an election named %q", file, m[1])
+				}
+			}
+			return nil
+		}))
+	}
+	if shown < 15 {
+		t.Errorf("only %d elections were found", shown)
 	}
 }
 

@@ -51,7 +51,7 @@ var told = map[string][]string{
 		"SHOWN: no money was lost or made"},
 	"limit": {"is called for item-1", "3 callers", "A         is KILLED", "3 callers",
 		"has the answer to item-1", "answers: 12", "SHOWN: three processes of six"},
-	"leader": {"A         leads", `queue     of "planner": 3`, "A         is KILLED", "B         leads",
+	"leader": {"A         leads", `queue     of "leader/planner": 3`, "A         is KILLED", "B         leads",
 		"D         leads", "C         leads", "in this order: A B D C", "after the next one began: 0",
 		"SHOWN: one process led at a time"},
 	"outside": {`A         writes "Monday, token `, `A         puts "Monday, token `,

@@ -1,10 +1,10 @@
 // Package leader elects one leader among the processes of an application, with a lock of package pglock: whoever
 // holds the lock leads, and the others wait in its queue.
 //
-//	candidate, err := leader.New(client, "scheduler") // *pglock.Client; in every process
+//	candidate, err := leader.New(client, "leader/scheduler") // *pglock.Client; in every process
 //	…
 //	err = candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
-//		return work(ctx, lease)                   // this process leads until ctx ends
+//		return work(ctx, lease)                              // this process leads until ctx ends
 //	})
 //
 // # A term

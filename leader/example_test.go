@@ -42,7 +42,7 @@ func ExampleCandidate_Run() {
 	}
 	store := fencedstore.New(pool)
 
-	candidate, err := leader.New(client, "scheduler", leader.WithHolder("process 1"))
+	candidate, err := leader.New(client, "leader/scheduler", leader.WithHolder("process 1"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -64,7 +64,7 @@ func ExampleCandidate_Run() {
 		return nil
 	})
 	fmt.Println("ended by its ctx:", errors.Is(err, context.Canceled))
-	info, err := leader.Current(context.Background(), client, "scheduler")
+	info, err := leader.Current(context.Background(), client, "leader/scheduler")
 	fmt.Println("led:", info.Led, err)
 	// Output:
 	// process 1 leads
@@ -92,7 +92,7 @@ func ExampleCandidate_HandOver() {
 			return
 		}
 		defer client.Close(context.Background())
-		c, err := leader.New(client, "scheduler", leader.WithHolder(label))
+		c, err := leader.New(client, "leader/scheduler", leader.WithHolder(label))
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -141,7 +141,7 @@ func ExampleObserve() {
 		return
 	}
 	defer client.Close(context.Background())
-	candidate, err := leader.New(client, "scheduler", leader.WithHolder("process 1"),
+	candidate, err := leader.New(client, "leader/scheduler", leader.WithHolder("process 1"),
 		leader.WithMetadata(json.RawMessage(`{"address": "10.0.0.1:8080"}`)))
 	if err != nil {
 		fmt.Println(err)
@@ -149,7 +149,7 @@ func ExampleObserve() {
 	}
 
 	over := make(chan error, 1)
-	for info, err := range leader.Observe(ctx, client, "scheduler") {
+	for info, err := range leader.Observe(ctx, client, "leader/scheduler") {
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -182,7 +182,7 @@ func ExampleCandidate_Health() {
 		return
 	}
 	defer client.Close(ctx)
-	candidate, err := leader.New(client, "scheduler")
+	candidate, err := leader.New(client, "leader/scheduler")
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -198,5 +198,5 @@ func ExampleCandidate_Health() {
 		return
 	}
 	fmt.Println(answer.Code, body.Lock, body.State)
-	// Output: 200 scheduler idle
+	// Output: 200 leader/scheduler idle
 }

@@ -60,7 +60,7 @@ func (c *Candidate) Status() Status {
 // only a restart stops the work. The same holds if this process has given the lock up, as by closing the client. In any
 // other state it is 200, also when this candidate does not lead. The body is one line of JSON:
 //
-//	{"lock":"scheduler","state":"leading","since":"2026-01-02T15:04:05.123Z","token":41}
+//	{"lock":"leader/scheduler","state":"leading","since":"2026-01-02T15:04:05.123Z","token":41}
 //
 // state is one of the constants State…, and since is by the local clock. token is present while fn runs, and error if
 // Status has one. Health answers any method but GET and HEAD with 405.

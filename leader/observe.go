@@ -25,7 +25,7 @@ type Info struct {
 // ends without an error; otherwise it ends with one last error, as that of pglock.Client.Watch does. Observe starts no
 // goroutine.
 //
-//	for info, err := range leader.Observe(ctx, client, "scheduler") {
+//	for info, err := range leader.Observe(ctx, client, "leader/scheduler") {
 //		if err != nil {
 //			return err
 //		}

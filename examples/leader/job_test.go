@@ -27,7 +27,7 @@ func TestALeaderGoesOnAfterAStepThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close(context.Background())
-	candidate, err := leader.New(client, "planner")
+	candidate, err := leader.New(client, "leader/planner")
 	if err != nil {
 		t.Fatal(err)
 	}

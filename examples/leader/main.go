@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	lock = "planner"
+	lock = "leader/planner"
 	pace = 20 * time.Millisecond
 )
 

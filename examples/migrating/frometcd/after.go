@@ -12,7 +12,7 @@ import (
 func ElectionAfter(
 	ctx context.Context, client *pglock.Client, me string, work func(context.Context, *pglock.Lease) error,
 ) error {
-	candidate, err := leader.New(client, "reporter", leader.WithTTL(30*time.Second), leader.WithHolder(me))
+	candidate, err := leader.New(client, "leader/reporter", leader.WithTTL(30*time.Second), leader.WithHolder(me))
 	if err != nil {
 		return err
 	}
@@ -21,7 +21,7 @@ func ElectionAfter(
 
 // Leader calls tell with the leader's name, now and at each change, until ctx ends. It is empty while nobody leads.
 func Leader(ctx context.Context, client *pglock.Client, tell func(name string)) error {
-	for info, err := range leader.Observe(ctx, client, "reporter") {
+	for info, err := range leader.Observe(ctx, client, "leader/reporter") {
 		if err != nil {
 			return err
 		}

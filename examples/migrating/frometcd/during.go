@@ -53,7 +53,7 @@ func ElectionDuring(
 	ctx context.Context, client *pglock.Client, etcd *clientv3.Client, me string,
 	work func(context.Context, *pglock.Lease) error,
 ) error {
-	candidate, err := leader.New(client, "reporter", leader.WithTTL(30*time.Second), leader.WithHolder(me))
+	candidate, err := leader.New(client, "leader/reporter", leader.WithTTL(30*time.Second), leader.WithHolder(me))
 	if err != nil {
 		return err
 	}
