@@ -115,8 +115,9 @@ func (s *Statistics) set(of *LockStatistics, item string, value float64) {
 
 // RecentHistory tells of which takeovers, breaks, overlaps, bypasses and new epochs somebody should know: the ID and
 // the Kind of those with an ID greater than after, in order of their IDs, and the greatest ID that was drawn for any
-// entry; at most 100,000. Any pglock_user may ask. Entries become visible when their transactions commit. So one with a
-// lower ID may follow one with a greater ID, and somebody who counts asks again with an after of some time ago.
+// entry, on a standby of any that is visible; at most 100,000. Any pglock_user may ask. Entries become visible when
+// their transactions commit. So one with a lower ID may follow one with a greater ID, and somebody who counts asks again
+// with an after of some time ago.
 //
 // Errors are those of Locks.
 func (a *Admin) RecentHistory(ctx context.Context, after int64) (entries []HistoryEntry, greatest int64, err error) {

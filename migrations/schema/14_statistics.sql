@@ -82,13 +82,14 @@ AS $$
 $$;
 
 -- recent_events tells the IDs and kinds of events above p_after that somebody should know of, at most 100,000, and
--- with kind NULL the greatest ID that was drawn. Events become visible when their transactions commit, and so not in
--- the order of their IDs.
+-- with kind NULL the greatest ID that was drawn; on a standby, whose sequence is ahead, the greatest that is visible.
+-- Events become visible when their transactions commit, and so not in the order of their IDs.
 CREATE FUNCTION recent_events(p_after bigint DEFAULT NULL) RETURNS TABLE (id bigint, kind text)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   (SELECT e.id, e.kind FROM events e
    WHERE e.id > p_after AND e.kind IN ('takeover', 'break', 'overlap', 'bypass', 'epoch') ORDER BY e.id LIMIT 100000)
   UNION ALL
-  SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('events', 'id')), 0), NULL
+  SELECT coalesce(CASE WHEN pg_is_in_recovery() THEN (SELECT max(e.id) FROM events e)
+                  ELSE pg_sequence_last_value(pg_get_serial_sequence('events', 'id')) END, 0), NULL
 $$;
