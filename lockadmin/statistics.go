@@ -30,7 +30,8 @@ type Statistics struct {
 	Blocked     int64         // transactions that use pglock's tables and wait for other transactions
 	BlockedFor  time.Duration // how long the first of them has waited
 	Blockers    int64         // the processes that they wait for; all prepared transactions count as one
-	// the age of the oldest transaction of Blockers; 0 if the owner of the schema may not see it
+	// the age of the oldest transaction of Blockers, 0 if the owner of the schema may not see it; or of one that was
+	// prepared, since then, and keeps anything of pglock locked, also if nobody waits for it
 	BlockingFor       time.Duration
 	NotificationQueue float64 // how full it is, from 0 to 1
 }
@@ -116,8 +117,8 @@ func (s *Statistics) set(of *LockStatistics, item string, value float64) {
 // RecentHistory tells of which takeovers, breaks, overlaps, bypasses and new epochs somebody should know: the ID and
 // the Kind of those with an ID greater than after, in order of their IDs, and the greatest ID that was drawn for any
 // entry, on a standby of any that is visible; at most 100,000. Any pglock_user may ask. Entries become visible when
-// their transactions commit. So one with a lower ID may follow one with a greater ID, and somebody who counts asks again
-// with an after of some time ago.
+// their transactions commit. So one with a lower ID may follow one with a greater ID, and somebody who counts asks
+// again with an after of some time ago.
 //
 // Errors are those of Locks.
 func (a *Admin) RecentHistory(ctx context.Context, after int64) (entries []HistoryEntry, greatest int64, err error) {

@@ -68,8 +68,8 @@ var (
 	waited   = gauge("blocked_transaction_seconds", "How long the first of the blocked transactions has waited.")
 	blockers = gauge("blocking_transactions", "Transactions for which the blocked ones wait; prepared transactions "+
 		"count as one.")
-	blocking = gauge("blocking_transaction_seconds", "Age of the oldest blocking transaction; of a prepared one since "+
-		"then; 0 if the owner of the schema may not see it.")
+	blocking = gauge("blocking_transaction_seconds", "Age of the oldest blocking transaction, 0 if the owner of the "+
+		"schema may not see it; or of a prepared one that keeps anything of pglock locked.")
 	queue     = gauge("notification_queue_ratio", "How full the server's queue of notifications is, from 0 to 1.")
 	attention = gauge("doctor_findings_attention", "Findings of pglock-admin doctor that need attention, at most a "+
 		"minute old; not there while the diagnosis fails.")

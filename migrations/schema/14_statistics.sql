@@ -1,19 +1,20 @@
 -- Numbers for monitoring. They name locks at most: whoever may use locks may read them. Nothing here locks anything.
 
 -- blocked_statistics counts at most 1,000 transactions that use tables of this schema and wait for others, and those
--- others. It leaves out ages that the owner may not see, and those of prepared ones. It uses no table of this schema:
--- it answers also while somebody has locked one.
+-- others. blocking_seconds is the age of the oldest of those others, or of a prepared transaction that has locked
+-- anything of this schema: most calls pass over rows that are locked, and wait without PostgreSQL. It leaves out ages
+-- that the owner may not see. It uses no table of this schema: it answers also while somebody has locked one.
 CREATE FUNCTION blocked_statistics() RETURNS TABLE (item text, value double precision)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_nestloop = off SET jit = off
 AS $$
   WITH ours AS MATERIALIZED (SELECT o.* FROM pg_locks o),
+    users AS MATERIALIZED (
+      SELECT r.pid, r.virtualtransaction, r.mode FROM ours r JOIN pg_class c ON c.oid = r.relation
+      WHERE r.locktype = 'relation'
+        AND c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema())
+        AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
     blocked AS MATERIALIZED (
-      SELECT w.pid, w.waitstart FROM ours w WHERE NOT w.granted AND w.pid IN (
-          SELECT r.pid FROM ours r JOIN pg_class c ON c.oid = r.relation
-          WHERE r.locktype = 'relation'
-            AND c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema())
-            AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
-      LIMIT 1000),
+      SELECT w.pid, w.waitstart FROM ours w WHERE NOT w.granted AND w.pid IN (SELECT u.pid FROM users u) LIMIT 1000),
     blockers AS MATERIALIZED (
       SELECT DISTINCT p.pid FROM blocked b CROSS JOIN unnest(pg_blocking_pids(b.pid)) AS p (pid)
       WHERE p.pid NOT IN (SELECT o.pid FROM blocked o))
@@ -22,8 +23,14 @@ AS $$
       ('blocked_seconds', (
         SELECT coalesce(GREATEST(0, extract(epoch FROM clock_timestamp() - min(b.waitstart))), 0) FROM blocked b)),
       ('blockers', (SELECT count(*) FROM blockers b)),
-      ('blocking_seconds', (SELECT extract(epoch FROM clock_timestamp() - min(a.xact_start))
-                            FROM pg_stat_activity a JOIN blockers b ON b.pid = a.pid))) AS v (item, value)
+      ('blocking_seconds', (
+        SELECT extract(epoch FROM clock_timestamp() - min(o.since)) FROM (
+          SELECT a.xact_start FROM pg_stat_activity a JOIN blockers b ON b.pid = a.pid
+          UNION ALL
+          SELECT p.prepared FROM pg_prepared_xacts p JOIN ours o ON o.transactionid = p.transaction
+          WHERE o.virtualtransaction IN (
+            SELECT u.virtualtransaction FROM users u WHERE u.pid IS NULL AND u.mode <> 'AccessShareLock')) o (since)))
+    ) AS v (item, value)
   WHERE v.value IS NOT NULL
 $$;
 
