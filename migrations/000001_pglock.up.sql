@@ -367,12 +367,15 @@ CREATE FUNCTION is_length(p_value bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$ SELECT p_value IS NULL OR is_count('limit', p_value, 1, 1000000) $$;
 
--- is_age refuses what cannot be a time that has passed: the clock less an age must be a time.
+-- is_age refuses what cannot be a time that has passed: the clock less an age must be a time, and none to come. When
+-- compared, a month has 30 days. So none of the three parts may be negative: microseconds, days and months.
 CREATE FUNCTION is_age(p_argument text, p_value interval) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT CASE WHEN p_value BETWEEN interval '0' AND interval '1000 years' THEN true
-    ELSE refuse(p_argument, p_value::text, 'be from 0 to 1000 years') END
+  SELECT CASE WHEN p_value BETWEEN interval '0' AND interval '1000 years' AND GREATEST(
+      get_byte(interval_send(p_value), 0), get_byte(interval_send(p_value), 8), get_byte(interval_send(p_value), 12))
+      < 128 THEN true
+    ELSE refuse(p_argument, p_value::text, 'be from 0 to 1000 years, no part of it negative') END
 $$;
 
 -- is_operator refuses an act that the history could not explain.
@@ -6263,8 +6266,8 @@ DECLARE
   ok  boolean := require_read_committed() AND has_bytes('actor', p_actor, 256)
     AND (p_level IS NULL OR p_level IN ('losses', 'all') OR refuse('level', pg_catalog.quote_literal(left(p_level, 40)),
       'be losses or all'))
-    AND (p_keep IS NULL OR p_keep BETWEEN interval '1 day' AND interval '36525 days' OR refuse('keep', p_keep::text,
-      'be from 1 day to 36525 days'));
+    AND (p_keep IS NULL OR p_keep BETWEEN interval '1 day' AND interval '36525 days' AND is_age('keep', p_keep)
+      OR refuse('keep', p_keep::text, 'be from 1 day to 36525 days'));
   was record;
 BEGIN
   SELECT * INTO was FROM history_settings() h;

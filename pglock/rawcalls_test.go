@@ -138,12 +138,17 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		{"list_fences(NULL)", "", ""},
 		{"prune_locks(NULL)", invalid, "idle is NULL"},
 		{"prune_locks('-1 s')", invalid, "idle is -00:00:01: it must be from 0 to 1000 years"},
+		{"prune_locks('-1 year 360 days')", invalid, "idle is -1 years +360 days: it must be from 0 to 1000 years, no " +
+			"part of it negative"}, // the clock less this is a time to come
+		{"prune_locks('1 day -1 s')", invalid, "idle is 1 day -00:00:01"},
+		{"prune_locks('1 month -29 days')", invalid, "idle is 1 mon -29 days"},
 		{"prune_history('-1 s')", invalid, "older is -00:00:01"},
 		{"prune_locks('1 s', 0)", invalid, "limit is 0: it must be from 1 to 100000"},
 		{"prune_history('1 s', 100001)", invalid, "limit is 100001: it must be from 1 to 100000"},
 		{"renew_leases('{held}', '{1}', ARRAY[" + heldID + "], '{0}', '25 h')", invalid, "wait is 25:00:00: it must " +
 			"be from 0 to 24 hours"},
 		{"renew_leases('{held}', '{1}', ARRAY[" + heldID + "], '{0}', '-1 s')", invalid, "wait is -00:00:01"},
+		{"set_history('a', p_keep => '2 months -59 days')", invalid, "keep is 2 mons -59 days"},
 		{"set_history('a', p_keep => '1 h')", invalid, "keep is 01:00:00: it must be from 1 day to 36525 days"},
 		{"list_waiters('', 10, '', 0, -1)", invalid, "after_place is -1: it must be from 0 to"},
 		{"break_session(" + id + ", 'r', 'a', 10001)", invalid, "limit is 10001: it must be from 1 to 10000"},

@@ -79,8 +79,8 @@ DECLARE
   ok  boolean := require_read_committed() AND has_bytes('actor', p_actor, 256)
     AND (p_level IS NULL OR p_level IN ('losses', 'all') OR refuse('level', quote_literal(left(p_level, 40)),
       'be losses or all'))
-    AND (p_keep IS NULL OR p_keep BETWEEN interval '1 day' AND interval '36525 days' OR refuse('keep', p_keep::text,
-      'be from 1 day to 36525 days'));
+    AND (p_keep IS NULL OR p_keep BETWEEN interval '1 day' AND interval '36525 days' AND is_age('keep', p_keep)
+      OR refuse('keep', p_keep::text, 'be from 1 day to 36525 days'));
   was record;
 BEGIN
   SELECT * INTO was FROM history_settings() h;

@@ -103,9 +103,12 @@ var ofGuards = []mutant{
 			"SECURITY DEFINER"},
 	}, library, "^TestFunctionsThatUsersCall|^TestI5_NoFunction"},
 	{"I11 an age may be longer than time", []edit{
-		{schema, "  SELECT CASE WHEN p_value BETWEEN interval '0' AND interval '1000 years' THEN true",
-			"  SELECT CASE WHEN p_value >= interval '0' THEN true"},
+		{schema, "p_value BETWEEN interval '0' AND interval '1000 years' AND GREATEST(",
+			"p_value >= interval '0' AND GREATEST("},
 	}, library, "^TestI11_NoArgument"},
+	{"I1 an age may have a negative part", []edit{
+		{schema, "12)) < 128 THEN true", "12)) < 256 THEN true"},
+	}, library, "^TestI11_RefusedSQLCallsChange"},
 	{"I11 a list may have less than no length", []edit{
 		{schema, "is_count('limit', p_value, 1, 1000000) $$;", "is_count('limit', p_value, -2147483648, 1000000) $$;"},
 	}, library, "^TestI11_NoArgument"},
@@ -167,8 +170,8 @@ var ofGuards = []mutant{
 	{"I11 the history is kept for any time", []edit{
 		{
 			schema,
-			"AND (p_keep IS NULL OR p_keep BETWEEN interval '1 day' AND interval '36525 days' OR refuse('keep', " +
-				"p_keep::text, 'be from 1 day to 36525 days'));",
+			"AND (p_keep IS NULL OR p_keep BETWEEN interval '1 day' AND interval '36525 days' AND is_age('keep', " +
+				"p_keep) OR refuse('keep', p_keep::text, 'be from 1 day to 36525 days'));",
 			";",
 		},
 	}, library, "^TestI11_RefusedSQLCallsChange"},
