@@ -22,7 +22,7 @@ type Wait struct {
 
 // Blocker is somebody whose transaction keeps another one waiting, as pg_stat_activity showed it: a server process, or
 // a prepared transaction. The server shows State and Transaction of other users' processes to members of
-// pg_read_all_stats alone.
+// pg_read_all_stats alone, and to nobody where track_activities is off.
 type Blocker struct {
 	PID         int    // 0 of a prepared transaction
 	Prepared    string // its identifier

@@ -28,7 +28,8 @@ const (
 
 // Backend is a process of the server that works for a lock or stands in its way, as pg_stat_activity shows it, or a
 // prepared transaction. The server shows PID, User and Application to everybody; the rest it shows to members of User's
-// role and of pg_read_all_stats, and Hidden says that it did not.
+// role and of pg_read_all_stats, and nobody sees what a process does whose track_activities is off. Hidden says that the
+// server did not show it.
 type Backend struct {
 	Use    BackendUse   `json:"use"`
 	Slot   int          `json:"slot,omitempty"`   // of BackendHeartbeat: the lease's, as in pglock.LockInfo

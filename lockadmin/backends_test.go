@@ -340,6 +340,36 @@ func TestBackendsSayWhatTheServerHidesAndWhoMayEndThem(t *testing.T) {
 	}
 }
 
+// Where track_activities is off, the server shows nobody what a process does, nor since when.
+func TestWhoHidesWhatTheyDoIsSuspectedAndNamed(t *testing.T) {
+	db := pgtest.Parallel(t)
+	admin := newAdmin(t, db.Pool(t))
+	hold(t, db.Pool(t), "report", pglock.WithTTL(time.Hour))
+	conn, pid := openly(t, db, "SET track_activities = off",
+		"SELECT FROM pglock.locks WHERE name = 'report' FOR UPDATE")
+	found := must.Get(admin.Backends(t.Context(), "report"))(t)
+	if !slices.ContainsFunc(found, func(b lockadmin.Backend) bool {
+		return b.PID == int(pid) && b.Use == lockadmin.BackendRow && b.Hidden && b.State == ""
+	}) {
+		t.Errorf("%+v, want the hidden process %d at the row", found, pid)
+	}
+	var suspects []string
+	if err := db.Conn(t).QueryRow(t.Context(), "SELECT names FROM pglock.list_suspects()").Scan(&suspects); err != nil ||
+		!slices.Equal(suspects, []string{"report"}) {
+		t.Errorf("suspected are %q, %v; want report", suspects, err)
+	}
+	e := must.Get(admin.Explain(t.Context(), "report"))(t)
+	if e.Verdicts[0].Kind != "row" || len(e.Unseen) != 1 || !strings.Contains(e.Unseen[0], "track_activities") {
+		t.Errorf("%+v, not seen is %q; want a verdict about the row", e.Verdicts[0], e.Unseen)
+	}
+	execute(t, conn, "LOCK TABLE pglock.locks")
+	all := must.Get(admin.Overview(t.Context(), 20))(t)
+	if len(all.Locks) != 1 || all.Locks[0].Kind != "table" {
+		t.Errorf("%+v, want that the table is locked", all)
+	}
+	execute(t, conn, "COMMIT")
+}
+
 // Only who has the key of a session can say which connection is its heartbeat's. To take the same advisory locks
 // misleads nobody: neither before the session marks its connection nor while it does nor when that connection has
 // ended.

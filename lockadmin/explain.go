@@ -159,7 +159,8 @@ func (l *look) readProcesses(r *reader, q *protocol.Queries) {
 
 // sayHidden says once what the server hides of the processes.
 func (l *look) sayHidden() {
-	const hidden = "the statements and states of other users' connections: that takes the role pg_read_all_stats"
+	const hidden = "the statements and states of some connections: that takes the role pg_read_all_stats, and " +
+		"track_activities"
 	if !slices.Contains(l.Unseen, hidden) &&
 		slices.ContainsFunc(l.Processes, func(b Backend) bool { return b.Hidden }) {
 		l.Unseen = append(l.Unseen, hidden)

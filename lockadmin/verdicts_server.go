@@ -138,7 +138,7 @@ func does(b Backend) string {
 	case b.Prepared != "":
 		return say("It was prepared %s ago and waits for its COMMIT PREPARED or ROLLBACK PREPARED.", b.Transaction)
 	case b.Hidden:
-		return "The server does not show this user what it does."
+		return "The server does not show what it does."
 	case strings.HasPrefix(b.State, "idle in transaction"):
 		return say("It has been idle in its transaction for %s: no statement runs, and nobody has ended the "+
 			"transaction.", b.InState)
@@ -161,7 +161,7 @@ func awaitsClient(b Backend) bool { return b.State == "active" && b.WaitsFor == 
 
 // awaitsStandby tells whether the commit of a process waits for a synchronous standby. No time limit ends that wait.
 // Whoever ends it, or the process, leaves committed here what a failover may lose.
-func awaitsStandby(b Backend) bool { return b.State == "active" && b.WaitsFor == "IPC: SyncRep" }
+func awaitsStandby(b Backend) bool { return b.WaitsFor == "IPC: SyncRep" }
 
 // bringStandbyBack is what to do about a commit that waits for a standby.
 func bringStandbyBack(more string) Step {

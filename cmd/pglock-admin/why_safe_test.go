@@ -39,7 +39,7 @@ func TestWhyWithoutRightsSaysWhichAreMissing(t *testing.T) {
 		return a
 	}
 	a := explain().want(t, cli.ExitOK, "its write waits in PostgreSQL", "a row of public.accounts", "user alice",
-		"does not show this user what it does",
+		"does not show what it does",
 		"pg_read_all_stats", "role pglock_admin", "Needs a member of the role alice or of pg_signal_backend",
 		"; hidden")
 	if strings.Contains(a.stdout, "UPDATE accounts") {

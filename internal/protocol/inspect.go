@@ -62,7 +62,7 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 // may end it and the event that it waits for, as list_backends tells them, for how long it has waited, which the server
 // shows to everybody, and the mode.
 const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::pg_catalog.text, k.pid, p.gid,
-		coalesce(a.usename, p.owner)::pg_catalog.text, a.application_name, a.state,
+		coalesce(a.usename, p.owner)::pg_catalog.text, a.application_name, ` + state + `,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) coalesce(a.xact_start, p.prepared)) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
 		CASE WHEN a.backend_start IS NOT NULL THEN pg_catalog.left(a.query, 1000) END,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) coalesce(a.state_change, p.prepared)) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
@@ -90,10 +90,12 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::
 		c.relname OPERATOR(pg_catalog.=) 'installation' AND k.mode OPERATOR(pg_catalog.<>) 'AccessExclusiveLock',
 		pg_catalog.array_position($2::pg_catalog.text[], c.relname::pg_catalog.text), k.mode LIMIT 20`
 
-// mayEnd says whether the user may end process a: me and r are the user and the process's one, by roles.
+// mayEnd says whether the user may end process a: me and r are the user and the process's one, by roles. state is NULL
+// where the server does not show what the process does.
 const (
 	mayEnd = `(me.rolsuper OR NOT r.rolsuper)
 			AND (pg_catalog.pg_has_role(r.oid, 'USAGE') OR pg_catalog.pg_has_role('pg_signal_backend', 'USAGE'))`
+	state    = `CASE WHEN a.state OPERATOR(pg_catalog.<>) 'disabled' THEN a.state END`
 	waitsFor = `a.wait_event_type OPERATOR(pg_catalog.||) ': ' OPERATOR(pg_catalog.||) a.wait_event`
 	roles    = `JOIN pg_catalog.pg_roles me ON me.rolname OPERATOR(pg_catalog.=) current_user
 		LEFT JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) a.usesysid`
@@ -102,7 +104,7 @@ const (
 // InTheWay tells of some processes what pg_stat_activity shows of them, the server's time, whether they have passed a
 // fence of a schema, whether they keep writers from one of its tables, whether the user may end them, and the events
 // that they wait for.
-const InTheWay = `SELECT a.pid, a.usename::pg_catalog.text, a.application_name, a.state,
+const InTheWay = `SELECT a.pid, a.usename::pg_catalog.text, a.application_name, ` + state + `,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) a.xact_start) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) a.state_change) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,

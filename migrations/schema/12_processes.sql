@@ -97,8 +97,9 @@ END $$;
 -- heartbeat), of open transactions that have passed a fence of the lock (write) or wait there (at fence), of those
 -- that have locked the lock's row for longer than a second (row) or wait for it (at row), and of whoever keeps one of
 -- them from going on (blocker). A prepared transaction has a gid and no process. It runs with the caller's rights:
--- hidden says that the caller sees no more than the name of the application, and may_end whether pg_terminate_backend
--- is allowed, or COMMIT PREPARED. A holder whose heartbeat has not run yet, or goes through a pooler, is not in it.
+-- hidden says that the caller does not see what the process does, for want of a right or because its track_activities
+-- is off, and may_end whether pg_terminate_backend is allowed, or COMMIT PREPARED. A holder whose heartbeat has not run
+-- yet, or goes through a pooler, is not in it.
 CREATE FUNCTION list_backends(p_name text)
 RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid int, db_user text,
                application_name text, hidden boolean, client_addr text, started_at timestamptz, state text,
@@ -139,8 +140,8 @@ BEGIN RETURN QUERY
       UNION ALL SELECT DISTINCT NULL::int, NULL::bigint, NULL, 'blocker', NULL, NULL::int, a.gid FROM at a
       WHERE a.gid IS NOT NULL AND a.gid NOT IN (SELECT o.gid FROM ours o WHERE o.gid IS NOT NULL))
   SELECT e.slot, e.token, e.holder, e.use, e.resource, e.pid, coalesce(a.usename, p.owner)::text, a.application_name,
-         e.gid IS NULL AND a.backend_start IS NULL, host(a.client_addr), coalesce(a.backend_start, p.prepared),
-         CASE WHEN e.gid IS NULL THEN a.state ELSE 'prepared' END,
+         e.gid IS NULL AND a.hides, host(a.client_addr), coalesce(a.backend_start, p.prepared),
+         CASE WHEN e.gid IS NOT NULL THEN 'prepared' WHEN NOT a.hides THEN a.state END,
          (extract(epoch FROM clock_timestamp() - coalesce(a.state_change, p.prepared)) * 1000000)::bigint,
          (extract(epoch FROM clock_timestamp() - CASE WHEN a.state = 'idle' THEN NULL  -- the server's own one
            ELSE coalesce(a.xact_start, p.prepared) END) * 1000000)::bigint,
@@ -148,14 +149,17 @@ BEGIN RETURN QUERY
          a.wait_event_type || ': ' || a.wait_event,
          CASE WHEN e.gid IS NOT NULL THEN me.rolsuper OR p.owner = me.rolname ELSE (me.rolsuper OR NOT r.rolsuper)
            AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')) END,
-         CASE WHEN a.backend_start IS NOT NULL THEN left(a.query, 1000) END, e.gid,
+         CASE WHEN NOT a.hides THEN left(a.query, 1000) END, e.gid,
          nullif(array_remove(ARRAY(SELECT DISTINCT b FROM unnest(s.by) b ORDER BY b), 0), '{}'), at.gid, at.place
-  FROM everybody e LEFT JOIN pg_stat_activity a ON a.pid = e.pid LEFT JOIN pg_prepared_xacts p ON p.gid = e.gid
+  FROM everybody e
+    LEFT JOIN (SELECT *, o.backend_start IS NULL OR o.state = 'disabled' AS hides FROM pg_stat_activity o) a
+      ON a.pid = e.pid
+    LEFT JOIN pg_prepared_xacts p ON p.gid = e.gid
     LEFT JOIN stuck s ON s.pid = e.pid LEFT JOIN at ON at.pid = e.pid LEFT JOIN pg_roles r ON r.oid = a.usesysid
     JOIN pg_roles me ON me.rolname = current_user
   WHERE (a.pid IS NOT NULL OR p.gid IS NOT NULL)
     AND (e.use NOT IN ('row', 'at row') OR e.gid IS NOT NULL OR a.xact_start < clock_timestamp() - interval '1 s'
-      OR a.backend_start IS NULL AND e.pid NOT IN (SELECT o.pid FROM ours o WHERE o.use = 'heartbeat'))
+      OR a.hides AND e.pid NOT IN (SELECT o.pid FROM ours o WHERE o.use = 'heartbeat'))
   ORDER BY CASE e.use WHEN 'heartbeat' THEN 1 WHEN 'write' THEN 2 WHEN 'at fence' THEN 3 WHEN 'row' THEN 4
              WHEN 'at row' THEN 5 ELSE 6 END, e.slot, e.resource, e.pid, e.gid;
 END $$;
@@ -190,7 +194,7 @@ AS $$
             WHERE c.oid = coalesce(r.relation, w.relation)) END AS place
       FROM k w LEFT JOIN k r ON r.pid = w.pid AND r.locktype = 'tuple' AND w.locktype = 'transactionid'
       WHERE w.pid = p_pid AND NOT w.granted ORDER BY r.relation LIMIT 1)
-  SELECT at.place, c.pid, NULL, a.usename::text, a.application_name, a.state,
+  SELECT at.place, c.pid, NULL, a.usename::text, a.application_name, nullif(a.state, 'disabled'),
          (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint
   FROM at CROSS JOIN (SELECT o.pid FROM chain o WHERE o.root = p_pid AND o.by <@ '{0}' AND o.pid <> p_pid) c
     JOIN pg_stat_activity a ON a.pid = c.pid
@@ -204,7 +208,8 @@ AS $$
   FROM past w
   WHERE w.pid IS NULL OR EXISTS (SELECT FROM chain c WHERE c.root = w.pid AND c.pid = w.pid AND c.by <@ '{0}')
   UNION ALL
-  SELECT 'the fence of ' || quote_literal(w.resource), a.pid, NULL, a.usename::text, a.application_name, a.state,
+  SELECT 'the fence of ' || quote_literal(w.resource), a.pid, NULL, a.usename::text, a.application_name,
+         nullif(a.state, 'disabled'),
          (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint
   FROM past w JOIN chain c ON c.root = w.pid AND c.pid <> w.pid AND c.by <@ '{0}'
     JOIN pg_stat_activity a ON a.pid = c.pid

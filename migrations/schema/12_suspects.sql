@@ -149,6 +149,7 @@ AS $$
       WHERE k.locktype = 'relation' AND k.granted AND k.mode IN ('RowShareLock', 'RowExclusiveLock')
         AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
         AND k.relation IN ('locks'::regclass, 'fences'::regclass)
-        AND (k.pid IS NULL OR a.backend_start IS NULL OR a.xact_start < clock_timestamp() - interval '1 s')) old
+        AND (k.pid IS NULL OR a.backend_start IS NULL OR a.state = 'disabled'       -- as in list_backends
+             OR a.xact_start < clock_timestamp() - interval '1 s')) old
     CROSS JOIN LATERAL suspects(p_names, old.pids, p_limit) s
 $$;

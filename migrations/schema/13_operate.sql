@@ -113,7 +113,7 @@ LANGUAGE sql VOLATILE AS $$
       WHERE p.n <= 3),
     open AS MATERIALIZED (
       SELECT a.*, row_number() OVER (ORDER BY a.xact_start, a.pid) AS n, clock_timestamp() - a.xact_start AS age
-      FROM pg_stat_activity a WHERE a.xact_start IS NOT NULL
+      FROM pg_stat_activity a WHERE (a.xact_start IS NOT NULL OR a.state = 'disabled')
         AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname = current_database())),
     old AS MATERIALIZED (
       SELECT o.n, o.pid, count(*) OVER () AS all, format('process %s, %s%s%s, %s, open for %s', o.pid,
@@ -133,13 +133,17 @@ LANGUAGE sql VOLATILE AS $$
   FROM f, (SELECT coalesce(max(p.all), 0) AS n, string_agg(p.who || coalesce(', keeps lock ' || p.keeps, '') || format(
       ': COMMIT PREPARED %s or ROLLBACK PREPARED %1$s ends it.', p.id), ' ' ORDER BY p.n) AS who FROM prepared p) t
   UNION ALL
-  SELECT 'oldest transaction', CASE WHEN f.sees AND NOT f.standby THEN t.who IS NULL END, CASE
+  SELECT 'oldest transaction',
+    CASE WHEN f.sees AND NOT f.standby AND (t.who IS NOT NULL OR h.n = 0) THEN t.who IS NULL END, CASE
       WHEN f.standby THEN 'standby' WHEN NOT f.sees THEN 'not visible without pg_read_all_stats'
-      ELSE coalesce(date_trunc('second', (SELECT max(o.age) FROM open o))::text, 'none') END,
+      ELSE coalesce(date_trunc('second', (SELECT max(o.age) FROM open o))::text, 'none')
+        || CASE WHEN h.n > 0 THEN format(', and %s of unknown age', h.n) ELSE '' END END,
     CASE WHEN f.standby THEN 'Ask the primary.' ELSE
       'One that is open for long, and has read here or written anywhere, slows each renewal a little more.' END
-      || CASE WHEN f.sees AND NOT f.standby THEN coalesce(' ' || t.who, '') ELSE '' END
-  FROM f, (SELECT string_agg(o.who || coalesce(', keeps lock ' || o.keeps, '') || o.ends, ' ' ORDER BY o.n)
+      || CASE WHEN f.sees AND NOT f.standby THEN coalesce(' ' || t.who, '') || CASE WHEN h.n > 0
+           THEN ' Nobody sees the age of those whose track_activities is off.' ELSE '' END ELSE '' END
+  FROM f, (SELECT count(*) AS n FROM open o WHERE o.age IS NULL AND o.pid <> pg_backend_pid()) h, (
+    SELECT string_agg(o.who || coalesce(', keeps lock ' || o.keeps, '') || o.ends, ' ' ORDER BY o.n)
       FILTER (WHERE o.n <= 3)
       || CASE WHEN max(o.all) > 3 THEN ' Older than ten minutes, too: ' || max(o.all) - 3 || ' more.'
            ELSE '' END AS who FROM old o) t

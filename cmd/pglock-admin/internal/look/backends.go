@@ -18,8 +18,8 @@ func drawBackends(w *cli.Page, v ShowView) {
 	}
 	var notes []string
 	if slices.ContainsFunc(v.Backends, func(b lockadmin.Backend) bool { return b.Hidden }) {
-		notes = append(notes, "The server hides CLIENT, STATE and TRANSACTION from this user. "+
-			"Members of the role pg_read_all_stats see them.")
+		notes = append(notes, "The server hides CLIENT, STATE and TRANSACTION of some from this user. "+
+			"Members of the role pg_read_all_stats see them, but not where track_activities is off.")
 	}
 	if v.BackendsNote != "" {
 		notes = append(notes, v.BackendsNote)
@@ -128,7 +128,7 @@ func drawEndings(w *cli.Page, o *cli.Options, v ShowView) {
 
 // awaitsStandby tells whether the commit of a process waits for a synchronous standby.
 func awaitsStandby(b lockadmin.Backend) bool {
-	return b.State == "active" && b.WaitsFor == "IPC: SyncRep"
+	return b.WaitsFor == "IPC: SyncRep"
 }
 
 func pidsOf(backends []lockadmin.Backend, use lockadmin.BackendUse) (pids []string) {
