@@ -41,6 +41,10 @@ func TestDoctorSaysWhatAFailoverWouldCost(t *testing.T) {
 
 	look.exec(t, `ALTER ROLE postgres SET synchronous_commit = local`)
 	wants(primary.url, "synchronous_commit", lockadmin.SeverityNote, "local; local for role postgres")
+	for _, off := range []string{"false", "no", "0", "OFF"} { // the server keeps what was typed
+		look.exec(t, `ALTER ROLE postgres SET synchronous_commit = '`+off+`'`)
+		wants(primary.url, "synchronous_commit", lockadmin.SeverityNote, "off; "+off+" for role postgres")
+	}
 	look.exec(t, `ALTER ROLE postgres RESET synchronous_commit`)
 	set("synchronous_commit", "off")
 	wants(primary.url, "synchronous_commit", lockadmin.SeverityNote, "off",

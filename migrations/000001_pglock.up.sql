@@ -5978,7 +5978,7 @@ LANGUAGE sql VOLATILE AS $$
       (SELECT string_agg(pg_catalog.format('; %s for %s', split_part(c.line, '=', 2), coalesce('role ' || quote_ident(o.rolname),
            'this database')), '' ORDER BY o.rolname)
        FROM pg_db_role_setting d CROSS JOIN pg_catalog.unnest(d.setconfig) AS c (line) LEFT JOIN pg_roles o ON o.oid = d.setrole
-       WHERE c.line IN ('synchronous_commit=off', 'synchronous_commit=local') AND (d.setdatabase = 0
+       WHERE c.line COLLATE "C" ~* '^synchronous_commit=(off|local|false|no|0)$' AND (d.setdatabase = 0   -- as typed
          OR d.setdatabase = (SELECT b.oid FROM pg_database b WHERE b.datname = current_database()))) AS others
     FROM (SELECT pg_catalog.count(*) AS n, pg_catalog.count(*) FILTER (WHERE w.sync_state IN ('sync', 'quorum')) AS safe
           FROM pg_stat_replication w
