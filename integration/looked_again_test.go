@@ -152,7 +152,7 @@ func TestAKeyIsKeptForAsLongInEveryTimeZone(t *testing.T) {
 	t.Parallel()
 	p := newPeer(t, pgtest.Database(t).URL())
 	g := p.mustAcquire(t, "l", time.Minute)
-	for _, zone := range []string{"UTC", "Etc/GMT-2"} {
+	for _, zone := range []string{"UTC", "Etc/GMT-2", "UTC-3"} { // the last is three hours ahead, and calls itself UTC
 		p.exec(t, `SELECT set_config('TimeZone', $1, false)`, zone)
 		p.exec(t, `SELECT FROM pglock.once($1, 'l', $2, $3, p_of => '2126-02-28 23:00Z', p_keep => '1 month')`, zone,
 			g.token, g.id.String())

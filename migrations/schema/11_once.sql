@@ -16,9 +16,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
   ok   pg_catalog.bool := {{schema}}.is_key(p_key, p_of, p_keep);
-  -- whatever the session's time zone is: in others a month may be shorter
-  till pg_catalog.timestamptz := pg_catalog.timezone('UTC',
-    pg_catalog.timezone('UTC', p_of) OPERATOR(pg_catalog.+) p_keep);
+  -- in UTC, whatever the session's time zone is and calls so: in others a month may be shorter
+  till pg_catalog.timestamptz := pg_catalog.timezone('0'::pg_catalog.interval,
+    pg_catalog.timezone('0'::pg_catalog.interval, p_of) OPERATOR(pg_catalog.+) p_keep);
   old  pg_catalog.bool := till OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp();
   mine pg_catalog.bool;  -- as require_fence proves it
   own  pg_catalog.text := 'be new to the transaction, which has noted it already and is not committed';
@@ -68,7 +68,7 @@ AS $$
 DECLARE
   ok boolean := has_bytes('key', p_key, 512);
 BEGIN
-  IF (p_of IS NULL) <> (p_keep IS NULL) OR p_of NOT BETWEEN '0001-01-01 UTC' AND '9999-12-31 UTC'
+  IF (p_of IS NULL) <> (p_keep IS NULL) OR p_of NOT BETWEEN '0001-01-01 00:00+00' AND '9999-12-31 00:00+00'
      OR date_part('epoch', p_keep) NOT BETWEEN 1 AND 36525 * 86400.0 THEN             -- compared, a month has 30 days
     RAISE EXCEPTION 'of and keep are % and %: both or neither, a time of the years 1 to 9999 and 1 s to 100 years',
         coalesce(p_of::text, 'NULL'), coalesce(p_keep::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';

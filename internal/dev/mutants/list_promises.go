@@ -522,8 +522,8 @@ var ofWhatIsSaid = []mutant{
 			"LATERAL release_otherwise(p_names[a.n], g.token, g.grant_id, g.slot, a.at, true) o"},
 	}, integration, "^TestI9_AReleaseOfManyServes"},
 	{"a key is kept for a month of the session's time zone", []edit{
-		{schema, "pg_catalog.timezone('UTC', pg_catalog.timezone('UTC', p_of) OPERATOR(pg_catalog.+) p_keep);",
-			"p_of OPERATOR(pg_catalog.+) p_keep;"},
+		{schema, "pg_catalog.timezone('0'::pg_catalog.interval, pg_catalog.timezone('0'::pg_catalog.interval, p_of) " +
+			"OPERATOR(pg_catalog.+) p_keep);", "p_of OPERATOR(pg_catalog.+) p_keep;"},
 	}, integration, "^TestAKeyIsKept"},
 	{"I17 the row of an unanswered question is used again", []edit{
 		{"fencedstore/write.go", "\t\tw.doubt = w.doubt || !errors.Is(err, ErrDone) ", "\t\t"},
