@@ -409,7 +409,7 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED',
-    pg_catalog.upper(current_setting('transaction_isolation'))
+    pg_catalog.upper(current_setting('transaction_isolation') COLLATE "C")
     USING ERRCODE = 'LK005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
 END $$;
 
@@ -5585,7 +5585,7 @@ LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET jit = off
 AS $$
 BEGIN
   RETURN QUERY
-    SELECT o.kind || ' ' || i.identity, o.owner, pg_catalog.format('DROP %s %s', pg_catalog.upper(o.kind), i.identity)
+    SELECT o.kind || ' ' || i.identity, o.owner, pg_catalog.format('DROP %s %s', pg_catalog.upper(o.kind COLLATE "C"), i.identity)
     FROM (SELECT 'routine' AS kind, 'pg_proc'::regclass AS class, p.oid, p.proowner AS owner FROM pg_proc p
           WHERE p.pronamespace = p_schema AND NOT p.oid = ANY (ARRAY(
             SELECT to_regprocedure(f.name)::oid FROM own_objects() f WHERE f.kind = 'function'))
@@ -5629,14 +5629,15 @@ BEGIN
                  WHEN 'USAGE' THEN r.grantee > 0 AND NOT p_new OR (SELECT s.yes FROM shared s)
                  ELSE acts_as(r.grantee, (SELECT h.proowner FROM here h)) END)
       AND (p_new OR r.grantee = 0 OR r.grantor IS NULL OR r.grantable OR NOT r.of_users))
-  SELECT pg_catalog.lower(w.kind) || ' ' || w.object, w.who, string_agg(w.privilege, ', ' ORDER BY w.privilege), w.lacks,
+  SELECT pg_catalog.lower(w.kind COLLATE "C") || ' ' || w.object, w.who, string_agg(w.privilege, ', ' ORDER BY w.privilege),
+         w.lacks,
          CASE WHEN w.lacks THEN pg_catalog.format('GRANT %s ON %s %s TO %s', string_agg(w.privilege, ', ' ORDER BY w.privilege),
                                        w.kind, w.object, w.who)
            ELSE pg_catalog.format('REVOKE %s%s ON %s %s FROM %s CASCADE', CASE WHEN w.passed THEN 'GRANT OPTION FOR ' ELSE '' END,
                        string_agg(w.privilege, ', ' ORDER BY w.privilege), w.kind, w.object, w.whose) END
   FROM wrong w GROUP BY w.kind, w.object, w.who, w.lacks, w.passed, w.whose
   UNION ALL
-  SELECT DISTINCT pg_catalog.lower(r.kind) || ' ' || r.object, role_name(r.owner), 'ownership', false,
+  SELECT DISTINCT pg_catalog.lower(r.kind COLLATE "C") || ' ' || r.object, role_name(r.owner), 'ownership', false,
          pg_catalog.format('ALTER %s %s OWNER TO %s', r.kind, r.object, role_name(h.proowner))
   FROM here h JOIN rights r ON r.owner <> h.proowner AND NOT (r.kind = 'SCHEMA' AND acts_as(r.owner, h.proowner))
   UNION ALL
@@ -5971,7 +5972,7 @@ LANGUAGE sql VOLATILE AS $$
   WITH f AS MATERIALIZED (
     SELECT pg_is_in_recovery() AS standby, nullif(btrim(current_setting('synchronous_standby_names')), '') AS names,
       r.n, CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN r.safe ELSE r.n END < coalesce((regexp_match(
-        current_setting('synchronous_standby_names'),      -- without backslashes: the session may read them otherwise
+        current_setting('synchronous_standby_names') COLLATE "C",   -- no backslash: the session may read it otherwise
         '^[[:space:]]*(?:first[[:space:]]+|any[[:space:]]+)?([0-9]+)[[:space:]]*[(]', 'i'))[1]::int, 1) AS few,
       r.n || CASE WHEN r.n = 1 THEN ' standby is connected' ELSE ' standbys are connected' END AS connected,
       (SELECT g.reset_val FROM pg_settings g WHERE g.name = 'synchronous_commit') AS waits,

@@ -77,6 +77,20 @@ func TestLatestIsTheVersionThatTheLibraryNeedsAndTheSchemaSays(t *testing.T) {
 	}
 }
 
+// In a Turkish database the capital of i has a dot.
+func TestNoLetterIsChangedByTheRulesOfTheDatabasesLanguage(t *testing.T) {
+	t.Parallel()
+	changes := regexp.MustCompile(`(?is)\b(?:upper|lower|initcap)\((?:[^()]|\([^()]*\))*\)|regexp_\w+\([^;]{0,400}'i'\)|` +
+		`\S+\s+(?:COLLATE "C"\s+)?!?~~?\*|\S+\s+ILIKE`)
+	for _, name := range slices.Concat(steps(t, "up"), steps(t, "down")) {
+		for _, found := range changes.FindAllString(contents(t, name), -1) {
+			if !strings.Contains(found, `COLLATE "C"`) {
+				t.Errorf("%s: %s needs COLLATE \"C\"", name, found)
+			}
+		}
+	}
+}
+
 func TestFilesRefuseServersOlderThan14(t *testing.T) {
 	t.Parallel()
 	up := contents(t, "000001_pglock.up.sql")

@@ -120,7 +120,7 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED',
-    upper(current_setting('transaction_isolation'))
+    upper(current_setting('transaction_isolation') COLLATE "C")
     USING ERRCODE = 'LK005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
 END $$;
 

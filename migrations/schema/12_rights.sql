@@ -82,7 +82,7 @@ LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET jit = off
 AS $$
 BEGIN
   RETURN QUERY
-    SELECT o.kind || ' ' || i.identity, o.owner, format('DROP %s %s', upper(o.kind), i.identity)
+    SELECT o.kind || ' ' || i.identity, o.owner, format('DROP %s %s', upper(o.kind COLLATE "C"), i.identity)
     FROM (SELECT 'routine' AS kind, 'pg_proc'::regclass AS class, p.oid, p.proowner AS owner FROM pg_proc p
           WHERE p.pronamespace = p_schema AND NOT p.oid = ANY (ARRAY(
             SELECT to_regprocedure(f.name)::oid FROM own_objects() f WHERE f.kind = 'function'))
@@ -126,14 +126,15 @@ BEGIN
                  WHEN 'USAGE' THEN r.grantee > 0 AND NOT p_new OR (SELECT s.yes FROM shared s)
                  ELSE acts_as(r.grantee, (SELECT h.proowner FROM here h)) END)
       AND (p_new OR r.grantee = 0 OR r.grantor IS NULL OR r.grantable OR NOT r.of_users))
-  SELECT lower(w.kind) || ' ' || w.object, w.who, string_agg(w.privilege, ', ' ORDER BY w.privilege), w.lacks,
+  SELECT lower(w.kind COLLATE "C") || ' ' || w.object, w.who, string_agg(w.privilege, ', ' ORDER BY w.privilege),
+         w.lacks,
          CASE WHEN w.lacks THEN format('GRANT %s ON %s %s TO %s', string_agg(w.privilege, ', ' ORDER BY w.privilege),
                                        w.kind, w.object, w.who)
            ELSE format('REVOKE %s%s ON %s %s FROM %s CASCADE', CASE WHEN w.passed THEN 'GRANT OPTION FOR ' ELSE '' END,
                        string_agg(w.privilege, ', ' ORDER BY w.privilege), w.kind, w.object, w.whose) END
   FROM wrong w GROUP BY w.kind, w.object, w.who, w.lacks, w.passed, w.whose
   UNION ALL
-  SELECT DISTINCT lower(r.kind) || ' ' || r.object, role_name(r.owner), 'ownership', false,
+  SELECT DISTINCT lower(r.kind COLLATE "C") || ' ' || r.object, role_name(r.owner), 'ownership', false,
          format('ALTER %s %s OWNER TO %s', r.kind, r.object, role_name(h.proowner))
   FROM here h JOIN rights r ON r.owner <> h.proowner AND NOT (r.kind = 'SCHEMA' AND acts_as(r.owner, h.proowner))
   UNION ALL

@@ -158,7 +158,7 @@ LANGUAGE sql VOLATILE AS $$
   WITH f AS MATERIALIZED (
     SELECT pg_is_in_recovery() AS standby, nullif(btrim(current_setting('synchronous_standby_names')), '') AS names,
       r.n, CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN r.safe ELSE r.n END < coalesce((regexp_match(
-        current_setting('synchronous_standby_names'),      -- without backslashes: the session may read them otherwise
+        current_setting('synchronous_standby_names') COLLATE "C",   -- no backslash: the session may read it otherwise
         '^[[:space:]]*(?:first[[:space:]]+|any[[:space:]]+)?([0-9]+)[[:space:]]*[(]', 'i'))[1]::int, 1) AS few,
       r.n || CASE WHEN r.n = 1 THEN ' standby is connected' ELSE ' standbys are connected' END AS connected,
       (SELECT g.reset_val FROM pg_settings g WHERE g.name = 'synchronous_commit') AS waits,
