@@ -39,7 +39,8 @@ BEGIN
         UNION ALL SELECT CASE c.relkind WHEN 'v' THEN 5 ELSE 6 END, c.relowner, c.oid::regclass::text
           FROM pg_class c WHERE c.relnamespace = here.oid AND c.relname = 'pglock_schema_migrations') o
       CROSS JOIN LATERAL (SELECT CASE o.role WHEN 0 THEN 'PUBLIC' ELSE o.role::regrole::text END AS who) w
-      LEFT JOIN pg_roles p ON p.oid = CASE w.who WHEN 'pg_database_owner' THEN here.datdba ELSE o.role END
+      LEFT JOIN pg_roles p
+        ON p.oid = CASE pg_get_userbyid(o.role) WHEN 'pg_database_owner' THEN here.datdba ELSE o.role END
     WHERE pg_has_role(p.oid, current_user, 'MEMBER') IS NOT TRUE ORDER BY o.n, w.who LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'schema % %: that would give % the rights of %, who would own the functions', quote_ident(schema),

@@ -352,7 +352,7 @@ func TestI5_UpRefusesASchemaInWhichOthersHaveCodeOrMayMakeIt(t *testing.T) {
 		"a database of another": {"public",
 			`REVOKE CREATE ON SCHEMA public FROM PUBLIC; ALTER SCHEMA public OWNER TO pg_database_owner; ALTER DATABASE T_DATABASE OWNER TO T_ROLE`, `schema public belongs to pg_database_owner`, `ALTER SCHEMA public OWNER TO T_ME;`},
 		"a database of one's own": {"public",
-			`REVOKE CREATE ON SCHEMA public FROM PUBLIC; ALTER SCHEMA public OWNER TO pg_database_owner`, "", ""},
+			`REVOKE CREATE ON SCHEMA public FROM PUBLIC; ALTER SCHEMA public OWNER TO pg_database_owner; ALTER DATABASE T_DATABASE SET quote_all_identifiers = on`, "", ""},
 	} {
 		if !pgtest.Among(what, "a role may create", "another owner", "a function of another",
 			"code of the owner's own", "another owner, with functions that run", "a view of another as the table",
