@@ -200,12 +200,19 @@ func TestHolderOfASemaphoreThatIsNotStuckIsNoCircle(t *testing.T) {
 }
 
 // However many owners hold locks and wait for one more, a look reads some rows for each of them, and finds a circle
-// through the last and the first.
+// through the last and the first. So it is under a slash, too, where there are no subtrees.
 func TestALookReadsSomeRowsForEachOwnerThatWaits(t *testing.T) {
-	db := pgtest.Parallel(t)
+	t.Parallel()
+	for _, name := range []string{"x", "a/x"} {
+		t.Run(name, func(t *testing.T) { readsSomeRows(t, name) })
+	}
+}
+
+func readsSomeRows(t *testing.T, name string) {
+	db := pgtest.Database(t)
 	p, holder := newPeer(t, db.URL()), newPeer(t, db.URL())
 	const owners, each = 100, 20
-	holder.mustAcquire(t, "x", time.Hour)
+	holder.mustAcquire(t, name, time.Hour)
 	p.mustAcquire(t, "y", time.Hour)
 	wait := func(name string, owner int) { // a ticket whose owner holds something
 		p.exec(t, `INSERT INTO pglock.waiters
@@ -214,7 +221,7 @@ func TestALookReadsSomeRowsForEachOwnerThatWaits(t *testing.T) {
 				'30 s', now())`, name, p.session().String(), fmt.Sprint("o", owner))
 	}
 	for owner := range owners {
-		wait("x", owner)
+		wait(name, owner)
 	}
 	look := fmt.Sprintf(`SELECT count(circle) FROM pglock.look('%s', 'p', '1 min',
 		ARRAY(SELECT w.ticket FROM pglock.waiters w))`, p.key)

@@ -91,7 +91,8 @@ CREATE VIEW waits AS
     UNION ALL
     SELECT e.owner_id, e.holder, false, true FROM waiters e
     WHERE e.name = q.name AND e.ticket > q.served AND e.ticket < q.ticket AND NOT is_own(q.w)
-      AND e.ticket >= CASE WHEN strpos(q.name, '/') > 0 THEN 0 ELSE coalesce((
+      AND e.ticket >= CASE WHEN strpos(q.name, '/') > 0 AND (SELECT i.subtrees FROM installation i) THEN 0
+        ELSE coalesce((
         SELECT o.ticket FROM waiters o
         WHERE o.name = q.name AND o.ticket > q.served AND o.ticket < q.ticket AND o.mode <> 'shared'
           AND o.nested AND o.owner_id IS NOT NULL
