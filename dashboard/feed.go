@@ -44,7 +44,8 @@ type feed struct {
 
 	mu   sync.Mutex
 	now  state
-	next chan struct{} // closed when now is replaced
+	next chan struct{} // closed when now is replaced, and when a read has panicked
+	fell any           // what with
 }
 
 // state is what every watcher of a feed sees. A watcher that is slow skips states.
@@ -99,6 +100,7 @@ func (d *Dashboard) leave(q query, f *feed) {
 // run reads until ctx ends. It belongs to the watchers: the last one ends it and waits for it.
 func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 	defer close(f.ended)
+	defer func() { f.fall(recover()) }()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var seen []byte
@@ -140,10 +142,25 @@ func (f *feed) set(s state, news bool) {
 	f.now = s
 }
 
-// current returns the present state, and a channel that is closed when there is another one.
+// fall tells the watchers what a read has panicked with.
+func (f *feed) fall(with any) {
+	if with == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fell = with
+	close(f.next)
+}
+
+// current returns the present state, and a channel that is closed when there is another one. It panics with what a read
+// has panicked with: in the request, where the server of the application survives it.
 func (f *feed) current() (state, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.fell != nil {
+		panic(f.fell)
+	}
 	return f.now, f.next
 }
 

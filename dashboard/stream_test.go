@@ -220,3 +220,17 @@ func TestAStreamEndsSoThatBrowsersLogInAgain(t *testing.T) {
 	}
 	s.wantWatched(0, 0)
 }
+
+// A hook of the application's that panics ends the streams that wait for it, and no other request.
+func TestAPanicInAFeedIsItsStreams(t *testing.T) {
+	t.Parallel()
+	s := start(t, withOnError(func(error) { panic("on purpose") }))
+	s.pool.Close()
+	for _, path := range []string{"/api/stream", "/api/stream?name=nightly"} {
+		if event, _, err := s.stream(path).read(); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: event %q, %v; want that the stream breaks off", path, event, err)
+		}
+		s.wantWatched(0, 0)
+		s.get("/").want(200)
+	}
+}
