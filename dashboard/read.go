@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/lists"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -174,6 +175,9 @@ func (d *Dashboard) readLock(ctx context.Context, name string) (v oneView, err e
 		if v.Waiters, v.MoreWaiters, err = first(waitersShown, waiters, viewWaiter); err != nil {
 			return err
 		}
+		if v.MoreWaiters {
+			v.AllWaiters = inSchema("pglock-admin waiters "+shown.Name(name), d.admin.Place().Schema)
+		}
 		fences := d.admin.Fences(ctx, lockadmin.FencesQuery{Lock: name, Limit: fencesShown + 1})
 		v.Fences, v.MoreFences, err = first(fencesShown, fences, viewFence)
 		return err
@@ -191,6 +195,9 @@ func (d *Dashboard) readHistory(ctx context.Context, name string, before int64, 
 		}
 		settings, err := d.admin.HistorySettings(ctx)
 		v.Level, v.Keep = settings.Level, settings.Keep.Milliseconds()
+		if v.Level != lockadmin.HistoryAll {
+			v.Record = inSchema("pglock-admin record --level all", d.admin.Place().Schema)
+		}
 		return err
 	})
 	return v, err

@@ -108,6 +108,7 @@ type oneView struct {
 	Holders     []lockView   `json:"holders"`
 	Waiters     []waiterView `json:"waiters"`
 	MoreWaiters bool         `json:"more_waiters"`
+	AllWaiters  string       `json:"all_waiters,omitempty"` // if there are more: the command that lists them all
 	Fences      []fenceView  `json:"fences"`
 	MoreFences  bool         `json:"more_fences"`
 	Why         *whyView     `json:"why"` // null: nobody can tell now
@@ -128,17 +129,24 @@ func viewWhy(e lockadmin.Explanation, schema string) *whyView {
 	for n := range verdicts {
 		steps := slices.Clone(verdicts[n].Steps)
 		for i, s := range steps {
-			there := cmp.Or(s.Schema, schema)
-			switch {
-			case s.Run == lockadmin.RunSQL:
+			switch s.Run {
+			case lockadmin.RunSQL:
 				steps[i].Command = `psql "$DATABASE_URL" -c ` + shown.Query(s.Command)
-			case s.Run == lockadmin.RunAdmin && there != pglockSchema:
-				steps[i].Command += " --schema " + shown.Argument(there)
+			case lockadmin.RunAdmin:
+				steps[i].Command = inSchema(s.Command, cmp.Or(s.Schema, schema))
 			}
 		}
 		verdicts[n].Steps, verdicts[n].Statement = steps, "" // it may hold secrets
 	}
 	return &whyView{e.State, e.Severity, verdicts, e.Unseen}
+}
+
+// inSchema makes a command that pglock-admin runs in a schema.
+func inSchema(command, schema string) string {
+	if schema == pglockSchema {
+		return command
+	}
+	return command + " --schema " + shown.Argument(schema)
 }
 
 const pglockSchema = "pglock"
@@ -181,6 +189,7 @@ type historyView struct {
 	More   bool                   `json:"more"`
 	Level  lockadmin.HistoryLevel `json:"level"`
 	Keep   int64                  `json:"keep_ms"`
+	Record string                 `json:"record,omitempty"` // the command to have every tenure, unless it is so
 }
 
 type brokenView struct {

@@ -14,7 +14,7 @@ import { count, escaped, moment, shown } from './text.js';
 import { ENDS, sign, tenures, timeline } from './timeline.js';
 
 const PAGE = 200; // entries of the history at a time
-const NOTHING = { events: [], more: false, level: '' }; // is known of the history
+const NOTHING = { events: [], more: false }; // is known of the history
 
 export function lockView(root, params) {
   const name = params.name ?? '';
@@ -310,13 +310,9 @@ export function lockView(root, params) {
     }
     put(
       level,
-      past.level === 'all'
-        ? ''
-        : [
-            'Releases are not recorded here, only losses. ',
-            commandText('pglock-admin record --level all'),
-            ' records every tenure.',
-          ],
+      past.record
+        ? ['Releases are not recorded here, only losses. ', commandText(past.record), ' records every tenure.']
+        : '',
     );
     put(history, past.events.length ? historyTable(past.events) : h('p', { class: 'hint' }, 'Nothing is recorded.'));
     cards.history.hidden = false;

@@ -132,7 +132,7 @@ function table(name, heads, rows) {
   );
 }
 
-export function queueTable({ waiters, more_waiters: more }) {
+export function queueTable({ waiters, all_waiters: command }) {
   return [
     table(
       'Queue',
@@ -146,9 +146,7 @@ export function queueTable({ waiters, more_waiters: more }) {
         w.alive ? behind(w) : PASSED_OVER,
       ]),
     ),
-    more
-      ? h('p', { class: 'hint' }, 'More wait. ', commandText('pglock-admin waiters NAME'), ' lists them all.')
-      : null,
+    command ? h('p', { class: 'hint' }, 'More wait. ', commandText(command), ' lists them all.') : null,
   ];
 }
 

@@ -171,9 +171,16 @@ func TestAnotherSchemaIsNamed(t *testing.T) {
 	db.Look(t, func(conn *pgx.Conn) {
 		take := "SELECT " + name + ".acquire_lease('nightly', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')"
 		must.Get(conn.Exec(t.Context(), take))(t)
+		must.Get(conn.Exec(t.Context(), "INSERT INTO "+name+`.waiters (name, ticket, mode, grant_id, session_id, nested,
+			holder, ttl, enqueued_at) SELECT 'nightly', 1000 + n, 'exclusive', gen_random_uuid(), gen_random_uuid(), false,
+			'app-2', '1 s', now() FROM generate_series(1, 201) n`))(t)
 	})
 	p := open(t, s.home, "#/lock?name=nightly", 390, 844)
 	p.text("#place", `schema <b>my\u202e locks`)
+	for _, command := range []string{"waiters nightly", "record --level all"} {
+		p.until("[...document.querySelectorAll('.hint .one-line')].some(e => e.textContent === " +
+			quote("pglock-admin "+command+` --schema '<b>my\u202e locks'`) + ")")
+	}
 	p.openDialog()
 	p.text("dialog .facts", `Schema<b>my\u202e locks`)
 	p.until(`document.title.includes(', schema <b>my\\u202e locks – ')`)
