@@ -120,6 +120,7 @@ type whyView struct {
 	Severity lockadmin.Severity  `json:"severity"`
 	Verdicts []lockadmin.Verdict `json:"verdicts"`
 	Unseen   []string            `json:"unseen"`
+	Standby  bool                `json:"standby"` // the server is one: nobody can tell whether clients live
 }
 
 // viewWhy makes commands for a shell. It names the schema, unless it is the usual one. It names no server: that has
@@ -138,7 +139,7 @@ func viewWhy(e lockadmin.Explanation, schema string) *whyView {
 		}
 		verdicts[n].Steps, verdicts[n].Statement = steps, "" // it may hold secrets
 	}
-	return &whyView{e.State, e.Severity, verdicts, e.Unseen}
+	return &whyView{e.State, e.Severity, verdicts, e.Unseen, e.Standby != nil}
 }
 
 // inSchema makes a command that pglock-admin runs in a schema.
@@ -160,7 +161,7 @@ func (v *whyView) stable() *whyView {
 	for n, one := range v.Verdicts {
 		verdicts[n] = lockadmin.Verdict{Kind: one.Kind, Severity: one.Severity, Who: one.Who}
 	}
-	return &whyView{State: v.State, Severity: v.Severity, Verdicts: verdicts}
+	return &whyView{State: v.State, Severity: v.Severity, Verdicts: verdicts, Standby: v.Standby}
 }
 
 // sessionsView is the answer of api/sessions.

@@ -242,26 +242,40 @@ type listOfPage struct {
 	} `json:"ill"`
 }
 
-// pageList asks a page over the server.
-func pageList(t *testing.T, on *node) (list listOfPage) {
+// lockOfPage is what the page says of one lock.
+type lockOfPage struct {
+	Why struct {
+		Standby bool `json:"standby"`
+	} `json:"why"`
+}
+
+// askPage asks a page over the server.
+func askPage[T any](t *testing.T, on *node, path string) (v T) {
 	t.Helper()
 	page := must.Get(dashboard.New(newAdmin(t, newPool(t, on.url)), dashboard.Config{Anybody: true}))(t)
 	defer page.Close()
 	answer := httptest.NewRecorder()
-	page.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/locks", nil))
-	if err := json.Unmarshal(answer.Body.Bytes(), &list); answer.Code != http.StatusOK || err != nil {
+	page.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+	if err := json.Unmarshal(answer.Body.Bytes(), &v); answer.Code != http.StatusOK || err != nil {
 		t.Errorf("%d, %v: %s", answer.Code, err, answer.Body)
 	}
-	return list
+	return v
 }
 
 // standbyOfThePage: a page may lead to a standby, as after a failover. All cannot be well there.
 func standbyOfThePage(t *testing.T, primary, standby *node) {
-	if list := pageList(t, primary); len(list.Locks) == 0 || !list.Ill.All || list.Ill.Standby {
+	if list := askPage[listOfPage](t, primary, "/api/locks"); len(list.Locks) == 0 || !list.Ill.All ||
+		list.Ill.Standby {
 		t.Errorf("the page of the primary says %+v", list)
 	}
-	if list := pageList(t, standby); len(list.Locks) == 0 || list.Ill.All || !list.Ill.Standby {
+	if list := askPage[listOfPage](t, standby, "/api/locks"); len(list.Locks) == 0 || list.Ill.All ||
+		!list.Ill.Standby {
 		t.Errorf("the page of a standby says %+v", list)
+	}
+	for on, is := range map[*node]bool{primary: false, standby: true} {
+		if lock := askPage[lockOfPage](t, on, "/api/lock?name=gone"); lock.Why.Standby != is {
+			t.Errorf("the page of a lock says %+v, want %t", lock, is)
+		}
 	}
 }
 
@@ -316,7 +330,7 @@ func standbyOfALockedTable(t *testing.T, primary, standby *node, here commandOf)
 	here.wants([]string{"why", "gone"}, "This is a standby", "Nobody can read the tables of pglock here",
 		"A transaction on the primary has probably locked", "Ask the primary.", "-", "pg_terminate_backend")
 	here.wants([]string{"why"}, "This is a standby", "Ask the primary.", "-", "pg_terminate_backend", "All is well")
-	if list := pageList(t, standby); len(list.Locks) > 0 || !list.Ill.Standby {
+	if list := askPage[listOfPage](t, standby, "/api/locks"); len(list.Locks) > 0 || !list.Ill.Standby {
 		t.Errorf("the page of a standby says of a locked table %+v", list)
 	}
 	locker.exec(t, `ROLLBACK`)

@@ -7,7 +7,7 @@ const MEANS = {
   alive: 'It gave a sign of life within 15 seconds.',
   silent: 'It gives no sign of life. Its connection is open, or cannot be seen.',
   dead: 'It gives no sign of life, and its connection has ended.',
-  unknown: 'Nobody can tell yet: its lease is new, or its connection has just ended.',
+  unknown: 'Nobody can tell yet: its lease is new, its connection has just ended, or a standby has no sign of it.',
   idle: 'It holds nothing and waits for nothing.',
 };
 

@@ -124,7 +124,7 @@ export function lockView(root, params) {
       hide(changed.why);
       return;
     }
-    data = changed;
+    data = { ...changed, standby: changed.why ? changed.why.standby : data?.standby };
     received([data.lock, ...data.holders, ...data.waiters]);
     waits.remove();
     missing.hidden = true;
@@ -168,18 +168,20 @@ export function lockView(root, params) {
       : data.waiters.length === 0
         ? 'Nobody waits'
         : count(data.waiters.length, 'request waits', 'requests wait');
-    const key = `${held.length}|${held.map((l) => l.token)}|${data.lock.token}|${waiting}`;
+    const key = `${held.length}|${held.map((l) => l.token)}|${data.lock.token}|${waiting}|${data.standby}`;
     if (sentence.dataset.key === key) return;
     sentence.dataset.key = key;
+    const known = data.standby ? 'As far as this standby knows, ' : '';
+    const place = data.standby ? 'standby: ' : '';
     if (held.length === 0) {
       const last = data.lock;
       put(
         sentence,
-        'Nobody holds this lock. ',
+        `${known}${known ? 'n' : 'N'}obody holds this lock. `,
         last.holder ? ['The last holder was ', shown(last.holder), `, with token ${last.token}. `] : '',
         `${waiting}.`,
       );
-      title(`free: ${escaped(name)}`);
+      title(`${place}free: ${escaped(name)}`);
     } else {
       const who =
         held.length === 1
@@ -192,8 +194,8 @@ export function lockView(root, params) {
               '. ',
             ]
           : [`${held.length} holders share it${held[0].mode === 'limit' ? `, of at most ${held[0].limit}` : ''}. `];
-      put(sentence, who, `${waiting}.`);
-      title(`held${data.waiters.length ? `, ${data.waiters.length} waiting` : ''}: ${escaped(name)}`);
+      put(sentence, known, who, `${waiting}.`);
+      title(`${place}held${data.waiters.length ? `, ${data.waiters.length} waiting` : ''}: ${escaped(name)}`);
     }
   }
 
@@ -248,7 +250,7 @@ export function lockView(root, params) {
   function pictures() {
     if (!data) return;
     const room = (canvas) => Math.max(280, Math.floor(canvas.clientWidth || canvas.parentElement.clientWidth - 40));
-    const picture = queuePicture({ ...aged(), more: data.more_waiters }, room(queue));
+    const picture = queuePicture({ ...aged(), more: data.more_waiters, standby: data.standby }, room(queue));
     put(queue, picture);
     fit(picture);
     const list = tenures(past.events, data.holders, nowOnServer());
@@ -310,7 +312,7 @@ export function lockView(root, params) {
     }
     put(
       level,
-      past.record
+      past.record && !data?.standby
         ? ['Releases are not recorded here, only losses. ', commandText(past.record), ' records every tenure.']
         : '',
     );

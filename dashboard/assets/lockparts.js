@@ -3,7 +3,7 @@
 import { commandOf, commandText } from './command.js';
 import { h, write } from './dom.js';
 import { heldFor, leaseBar } from './lease.js';
-import { PASSED_OVER } from './queue.js';
+import { silentWords } from './queue.js';
 import { link } from './route.js';
 import { escaped, lasted, modeOf, moment, pretty, seconds, shown } from './text.js';
 import { wordOf } from './verdict.js';
@@ -132,7 +132,7 @@ function table(name, heads, rows) {
   );
 }
 
-export function queueTable({ waiters, all_waiters: command }) {
+export function queueTable({ waiters, all_waiters: command, standby }) {
   return [
     table(
       'Queue',
@@ -143,7 +143,7 @@ export function queueTable({ waiters, all_waiters: command }) {
         w.subtree ? modeOf(w) : w.mode,
         shown(w.holder),
         lasted(w.waiting_ms),
-        w.alive ? behind(w) : PASSED_OVER,
+        w.alive ? behind(w) : silentWords(standby),
       ]),
     ),
     command ? h('p', { class: 'hint' }, 'More wait. ', commandText(command), ' lists them all.') : null,

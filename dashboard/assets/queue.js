@@ -3,14 +3,16 @@
 import { s } from './dom.js';
 import { escaped, lasted, modeOf, seconds } from './text.js';
 
-// PASSED_OVER is said of a waiter whose ticket counts no more. The command line says it in the same words.
-export const PASSED_OVER = 'passed over: no sign of life';
+// silentWords says of a waiter that its client gives no sign of life. A standby may not have the sign yet. The command
+// line says it in the same words.
+export const silentWords = (standby) =>
+  standby ? 'unknown: no sign of life has arrived on this standby' : 'passed over: no sign of life';
 
 const ROW = 40;
 const MOST = 30; // tickets in the picture; the table below has more
 
 // queuePicture draws into a new <svg>, for a place that is `width` wide.
-export function queuePicture({ holders: held, waiters, more }, width) {
+export function queuePicture({ holders: held, waiters, more, standby }, width) {
   const drawn = waiters.slice(0, MOST);
   const left = 27;
   const text = 56;
@@ -24,7 +26,7 @@ export function queuePicture({ holders: held, waiters, more }, width) {
   const first = top + heads * 46 + 30;
   const rest = more || waiters.length - drawn.length;
   const height = drawn.length === 0 ? first - 18 : first + drawn.length * step + (rest ? 22 : 0);
-  const svg = picture('queue-picture', width, height, describe(held, waiters, more));
+  const svg = picture('queue-picture', width, height, describe(held, waiters, more, standby));
 
   if (drawn.length > 0)
     svg.append(
@@ -52,8 +54,8 @@ export function queuePicture({ holders: held, waiters, more }, width) {
 
   drawn.forEach((w, i) => {
     const y = first + i * step;
-    const dead = !w.alive;
-    const turn = w.alive && held.length === 0 && i === drawn.findIndex((d) => d.alive);
+    const dead = !w.alive && !standby;
+    const turn = w.alive && !standby && held.length === 0 && i === drawn.findIndex((d) => d.alive);
     svg.append(
       s(
         'g',
@@ -75,8 +77,8 @@ export function queuePicture({ holders: held, waiters, more }, width) {
     );
     const long = Math.max(2, (lineTo - lineFrom) * (w.waiting_ms / longest));
     const lineY = narrow ? y + 16 : y;
-    if (dead) {
-      svg.append(s('text', { class: 'soft', x: lineFrom, y: lineY + 5 }, PASSED_OVER));
+    if (!w.alive) {
+      svg.append(label(lineFrom, lineY + 5, silentWords(standby), { class: 'soft', room: width - lineFrom - 8 }));
       return;
     }
     svg.append(
@@ -96,13 +98,12 @@ export function queuePicture({ holders: held, waiters, more }, width) {
   return svg;
 }
 
-function describe(held, waiters, more) {
+function describe(held, waiters, more, standby) {
   const who =
     held.length === 0 ? 'Nobody holds the lock.' : `Held by ${held.map((l) => escaped(l.holder)).join(', ')}.`;
   if (waiters.length === 0) return `${who} Nobody waits.`;
-  const queue = waiters
-    .slice(0, 5)
-    .map((w) => `${w.place}: ${escaped(w.holder)}, ${w.alive ? `waiting for ${lasted(w.waiting_ms)}` : 'passed over'}`);
+  const does = (w) => (w.alive ? `waiting for ${lasted(w.waiting_ms)}` : silentWords(standby));
+  const queue = waiters.slice(0, 5).map((w) => `${w.place}: ${escaped(w.holder)}, ${does(w)}`);
   const rest = waiters.length > 5 ? '; and so on' : '';
   return `${who} ${waiters.length}${more ? ' or more' : ''} in the queue. ${queue.join('; ')}${rest}.`;
 }
