@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -52,15 +53,15 @@ func readFiles() map[string]file {
 
 // settings is what the template of the page gets.
 type settings struct {
-	Title    string // of Config, or ""
-	Place    lockadmin.Place
-	Where    string // the place on one line, as every answer has it
-	User     string // the person's name, or ""
-	CanBreak bool
+	Title string // of Config, or ""
+	Place lockadmin.Place
+	Where string // the place on one line, as every answer has it
+	User  string // the person's name on one line, or ""
 }
 
 func (d *Dashboard) servePage(w http.ResponseWriter, _ *http.Request, who Identity) error {
-	s := settings{Title: d.config.Title, Place: d.admin.Place(), Where: d.place, User: who.Name, CanBreak: who.MayBreak}
+	s := settings{Title: d.config.Title, Place: d.admin.Place(), Where: d.place,
+		User: shown.Line(who.Name)}
 	var body bytes.Buffer
 	if err := page.Execute(&body, s); err != nil {
 		d.config.OnError(err)

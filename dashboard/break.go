@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -21,13 +22,17 @@ import (
 const placeBytes = 1024 + 4*MaxTitleBytes // a byte that does not print is \x00
 
 // breakBytes limits the body of a request to break a lock: each byte of its texts may be written as six.
-const breakBytes = 6*(pglock.MaxNameBytes+lockadmin.MaxReasonBytes+placeBytes) + 1024
+const breakBytes = 6*(pglock.MaxNameBytes+lockadmin.MaxReasonBytes+placeBytes+userBytes) + 1024
+
+// userBytes is room for a person's name there.
+const userBytes = 4 * pglock.MaxHolderBytes
 
 type breakRequest struct {
 	Name   string    `json:"name"`
 	Token  tokenText `json:"token"`
 	Reason string    `json:"reason"`
 	Place  string    `json:"place"` // of the locks that the caller sees; "": any
+	User   string    `json:"user"`  // whom the caller's page names, and so the history must; "": anybody
 
 	// AcquiredAt is of the lease that the caller sees; zero: any. A lease keeps it. In another database none has it,
 	// though the place, the name and the token may be the same.
@@ -64,6 +69,10 @@ func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Ident
 		return refused(http.StatusConflict, fmt.Sprintf(
 			"This address leads to another database now: %s. Nothing was broken. Load the page again.", d.place))
 	}
+	if user := shown.Line(who.Name); request.User != "" && request.User != user {
+		return refused(http.StatusConflict, fmt.Sprintf(
+			"You are logged in as %s now. Nothing was broken. Load the page again.", user))
+	}
 	number, err := strconv.ParseInt(string(request.Token), 10, 64)
 	if err != nil {
 		return invalid("token", argument.Shorten(string(request.Token)), "be the token of the lease to break")
@@ -99,7 +108,7 @@ func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, er
 		return request, refused(http.StatusRequestTimeout, "The body did not arrive in time.")
 	case err != nil:
 		return request, invalid("body", "something else",
-			`be an object {"name", "token", "reason", "place", "acquired_at"}`)
+			`be an object {"name", "token", "reason", "place", "user", "acquired_at"}`)
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // at it the server would take the client for gone
 	return request, nil

@@ -267,3 +267,20 @@ func TestASlowBodyIsCutOff(t *testing.T) {
 		}
 	}
 }
+
+// The page says who is logged in. In another tab somebody else has logged in since.
+func TestABreakInAnotherNameIsRefused(t *testing.T) {
+	t.Parallel()
+	s := start(t, withAlice, withPerson(dashboard.Person{Name: "bob", Secret: "battery staple"}), withBreaks)
+	lease := s.hold("app-1", "nightly")
+	request := map[string]string{"name": "nightly", "token": fmt.Sprint(lease.Token()), "reason": "stuck",
+		"user": "alice"}
+	asBob := basic("bob", "battery staple")
+	s.get("/", asAlice).want(200, `name="pglock-user" content="alice"`)
+	s.tryBreak(request, asBob).want(409, "You are logged in as bob now. Nothing was broken.")
+	if _, err := lease.Check(t.Context()); err != nil {
+		t.Errorf("the lease was broken: %v", err)
+	}
+	s.tryBreak(request).want(200)
+	s.get("/api/history?name=nightly", asAlice).want(200, `"actor":"alice"`)
+}

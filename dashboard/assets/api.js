@@ -1,6 +1,6 @@
 // Talks to the server: requests, and streams that stay open and come back.
 
-import { place } from './place.js';
+import { place, user } from './place.js';
 import { queryOf } from './route.js';
 import { escaped } from './text.js';
 
@@ -96,8 +96,8 @@ export async function get(path, query, signal) {
   }
 }
 
-// breakLease ends this lease in the page's database, and no other. Leases of two databases may have the same name and
-// the same token, but not the same moment of their grant.
+// breakLease ends this lease in the page's database, and no other, for the history in the name of whom the page names.
+// Leases of two databases may have the same name and the same token, but not the same moment of their grant.
 export async function breakLease(lease, reason) {
   const digits = String(lease.token);
   if (!/^[0-9]+$/.test(digits)) throw new Refused(400, `token is ${digits}: it must be a number`);
@@ -107,7 +107,8 @@ export async function breakLease(lease, reason) {
     headers: { 'Content-Type': 'application/json' },
     body:
       `{"name":${JSON.stringify(lease.name)},"token":${digits},"reason":${JSON.stringify(reason)},` +
-      `"place":${JSON.stringify(place)},"acquired_at":${JSON.stringify(lease.acquired_at)}}`,
+      `"place":${JSON.stringify(place)},"user":${JSON.stringify(user)},` +
+      `"acquired_at":${JSON.stringify(lease.acquired_at)}}`,
   });
 }
 

@@ -13,6 +13,9 @@ const usual = schema === 'pglock';
 // place is all of it, as every answer has it.
 export const place = meta('place');
 
+// user is whom the header names; '' if nobody is logged in.
+export const user = meta('user');
+
 // where names the installation in the tab's title.
 export const where =
   installation || `${escaped(server)}, database ${escaped(database)}${usual ? '' : `, schema ${escaped(schema)}`}`;

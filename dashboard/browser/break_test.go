@@ -6,11 +6,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/pglock-dev/pglock/dashboard"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -288,4 +290,36 @@ func TestAReadOnlyPageHasNoBreakButton(t *testing.T) {
 	if eval[bool](p, "!!document.querySelector('dialog')") {
 		t.Error("the key b opens a dialog")
 	}
+}
+
+// In another tab somebody else has logged in since.
+func TestABreakInAnotherNameIsRefused(t *testing.T) {
+	t.Parallel()
+	var user atomic.Value
+	user.Store("al\u202eice\r")
+	s := newStage(t, func(c *dashboard.Config) {
+		c.Breaks = true
+		c.Auth = func(*http.Request) (dashboard.Identity, error) {
+			return dashboard.Identity{Name: user.Load().(string), MayBreak: true}, nil
+		}
+	})
+	lease := s.hold("app-1", "nightly")
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
+	p.expect("409 (Conflict)")
+	p.text(".user", `logged in as al\u202eice\r`)
+	p.openDialog()
+	p.reason("host is down")
+	was := user.Swap("bob")
+	p.click("dialog button[type=submit]")
+	p.text("dialog .refusal", "You are logged in as bob now. Nothing was broken.")
+	if _, err := lease.Check(t.Context()); err != nil {
+		t.Errorf("the lease was broken: %v", err)
+	}
+	p.press(kb.Escape)
+	p.gone("dialog")
+	user.Store(was)
+	p.openDialog()
+	p.reason("host is down")
+	p.click("dialog button[type=submit]")
+	p.text("#note", "Broken: token")
 }
