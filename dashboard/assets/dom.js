@@ -112,6 +112,6 @@ export class Rows {
       return;
     }
     const place = this.parent.children[Math.min(at, this.parent.children.length - 1)];
-    place?.querySelector('a, button')?.focus({ preventScroll: true });
+    place?.querySelector('a, button:not([hidden])')?.focus({ preventScroll: true });
   }
 }

@@ -3,9 +3,9 @@
 import { get } from './api.js';
 import { breakDialog } from './break.js';
 import { commandText } from './command.js';
-import { h, morph, put, s, write } from './dom.js';
+import { h, morph, put, Rows, s, write } from './dom.js';
 import { breakButton, fencesTable, historyTable, holderCard, queueTable, whyList } from './lockparts.js';
-import { heldFor, received, remaining } from './lease.js';
+import { heldFor, received } from './lease.js';
 import * as connection from './link.js';
 import { loading, title } from './notes.js';
 import { fit, queuePicture } from './queue.js';
@@ -28,11 +28,16 @@ export function lockView(root, params) {
   let width = 0;
 
   const sentence = h('p', { class: 'sentence', 'aria-live': 'polite' });
-  const actions = h('div', { class: 'actions' });
+  const breakIt = breakButton({ hidden: true, 'aria-keyshortcuts': 'b', click: () => ask(data.holders[0]) });
   const card = (heading, id, ...content) =>
     h('section', { class: 'card', 'aria-labelledby': id, hidden: true }, h('h2', { id }, heading), ...content);
   const why = h('div', {});
   const holders = h('div', { class: 'holders' });
+  const holderCards = new Rows(
+    holders,
+    (lock) => JSON.stringify([lock.slot, lock.token, lock.metadata]),
+    (lock) => holderCard(lock, ask),
+  );
   const queue = h('div', { class: 'canvas' });
   const scrolled = (name, ...content) =>
     h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': name }, ...content);
@@ -78,7 +83,12 @@ export function lockView(root, params) {
   put(
     root,
     h('a', { class: 'back', href: route.home }, '← All locks'),
-    h('div', { class: 'head' }, h('h1', { tabindex: '-1', class: 'name' }, shown(name)), actions),
+    h(
+      'div',
+      { class: 'head' },
+      h('h1', { tabindex: '-1', class: 'name' }, shown(name)),
+      h('div', { class: 'actions' }, breakIt),
+    ),
     sentence,
     waits,
     missing,
@@ -199,9 +209,6 @@ export function lockView(root, params) {
     }
   }
 
-  let shownHolders = '';
-  let parts = [];
-
   // forget is for a lock that has vanished, or that nobody can read: what was known of it is no state of this moment,
   // and must not come back.
   function forget() {
@@ -209,38 +216,22 @@ export function lockView(root, params) {
     past = NOTHING;
     pastOf = null;
     most = PAGE;
-    shownHolders = '';
-    parts = [];
     abort.abort();
     abortOlder.abort();
     waits.remove();
     put(sentence);
     delete sentence.dataset.key;
     for (const c of Object.values(cards)) c.hidden = true;
-    put(actions);
+    holderCards.show([]);
+    breakIt.hidden = true;
   }
 
   function drawHolders() {
     const held = data.holders;
     cards.holders.hidden = held.length === 0;
     write(cards.holders.querySelector('h2'), held.length > 1 ? `Holders (${held.length})` : 'Holder');
-    const key = JSON.stringify([held.map((l) => [l.slot, l.token, l.metadata]), data.can_break]);
-    if (key !== shownHolders) {
-      shownHolders = key;
-      const several = held.length > 1;
-      parts = held.map((lock) => holderCard(lock, data.can_break && several ? () => ask(lock) : null));
-      put(
-        holders,
-        parts.map((p) => p.element),
-      );
-      put(
-        actions,
-        data.can_break && held.length === 1
-          ? breakButton({ 'aria-keyshortcuts': 'b', click: () => ask(data.holders[0]) })
-          : null,
-      );
-    }
-    held.forEach((lock, i) => parts[i].update(lock));
+    holderCards.show(held.map((lock) => ({ ...lock, breakable: data.can_break && held.length > 1 })));
+    breakIt.hidden = !data.can_break || held.length !== 1;
   }
 
   function ask(lock) {
@@ -268,7 +259,7 @@ export function lockView(root, params) {
   // aged is the state with durations of this moment.
   function aged() {
     return {
-      holders: data.holders.map((l) => ({ ...l, held_for_ms: heldFor(l), remaining_ms: remaining(l) })),
+      holders: data.holders.map((l) => ({ ...l, held_for_ms: heldFor(l) })),
       waiters: data.waiters.map((w) => ({ ...w, waiting_ms: w.waiting_ms + performance.now() - w.came })),
     };
   }
@@ -327,11 +318,11 @@ export function lockView(root, params) {
     update: (changed) => changed.name === name,
     tick() {
       if (!data) return;
-      parts.forEach((p) => p.tick());
+      holderCards.tick();
       if (++drawn % (data.waiters.length > 0 ? 1 : 3) === 0 && !root.querySelector('.canvas:hover')) pictures();
     },
     keys: {
-      b: () => root.querySelector('button.danger')?.click(),
+      b: () => root.querySelector('button.danger:not([hidden])')?.click(),
       Escape: () => {
         location.hash = route.home;
       },

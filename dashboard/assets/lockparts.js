@@ -60,8 +60,13 @@ const lines = (text) =>
 export const breakButton = (attributes) =>
   h('button', { type: 'button', class: 'danger', ...attributes }, 'Break lease…');
 
-// holderCard returns { element, update(lock), tick() } for one lease; onBreak, if given, adds a button.
+// holderCard returns { element, update(lock), tick() } for one lease. Its button, which calls onBreak(lock), is there
+// while lock.breakable is true.
 export function holderCard(lock, onBreak) {
+  const button = breakButton({
+    click: () => onBreak(lock),
+    'aria-label': `Break the lease of ${escaped(lock.holder)}`,
+  });
   const held = h('dd', {});
   const lease = leaseBar();
   const renewed = h('dd', {});
@@ -70,12 +75,7 @@ export function holderCard(lock, onBreak) {
   const element = h(
     'article',
     { class: 'holder-card', 'aria-label': `Holder ${escaped(lock.holder)}` },
-    h(
-      'div',
-      { class: 'holder-head' },
-      h('h3', {}, shown(lock.holder)),
-      onBreak ? breakButton({ click: onBreak, 'aria-label': `Break the lease of ${escaped(lock.holder)}` }) : null,
-    ),
+    h('div', { class: 'holder-head' }, h('h3', {}, shown(lock.holder)), button),
     h(
       'dl',
       { class: 'facts' },
@@ -108,6 +108,7 @@ export function holderCard(lock, onBreak) {
     element,
     update(changed) {
       lock = changed;
+      button.hidden = !lock.breakable;
       this.tick();
     },
     tick() {

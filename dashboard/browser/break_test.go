@@ -134,6 +134,32 @@ func TestOneOfSeveralHoldersIsBroken(t *testing.T) {
 	}
 }
 
+// What others do to a lock that many share takes the focus from nobody, nor a click.
+func TestTheOtherHoldersKeepTheirCards(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice)
+	s.hold("app-1", "thumbnails", pglock.WithLimit(3))
+	s.hold("app-2", "thumbnails", pglock.WithLimit(3))
+	three := s.hold("app-3", "thumbnails", pglock.WithLimit(3))
+	p := open(t, s.home, "#/lock?name=thumbnails", 1240, 900)
+	p.text("h2", "Holders (3)")
+	const button = `document.querySelector('button[aria-label="Break the lease of app-2"]')`
+	p.eval("(window.second = " + button + ").focus()")
+	must.Do(t, three.Release(t.Context()))
+	p.text("h2", "Holders (2)")
+	s.hold("app-4", "thumbnails", pglock.WithLimit(3))
+	p.text(".holder-card h3", "app-4")
+	if !eval[bool](p, "document.activeElement === window.second && "+button+" === window.second") {
+		t.Error("the button has lost the focus, or is another one")
+	}
+
+	// The dialog says what is so when it opens, and not what was when the card came.
+	s.sql("UPDATE pglock.locks SET acquired_at = acquired_at - interval '3 h' WHERE holder = 'app-2'")
+	p.until("window.second.closest('.holder-card').innerText.includes('3h')")
+	p.eval("window.second.click()")
+	p.text("dialog .facts", "Held for3h")
+}
+
 // Once the request is on its way, closing the dialog calls nothing off.
 func TestWhoeverClosesTheDialogHearsWhatBecameOfTheBreak(t *testing.T) {
 	t.Parallel()
