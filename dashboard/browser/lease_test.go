@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -17,4 +18,20 @@ func TestAnExtendedLeaseSaysWhenItWasRenewed(t *testing.T) {
 	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
 	p.text(".sentence", "app-1 has held it")
 	p.until("/ [1-9]\\d*s ago/.test(document.querySelector('.holder-card').innerText.replace(/\\s+/g, ' '))")
+}
+
+// While data is late a healthy lease must not look as if it were over: its holder may have renewed it.
+func TestThePageDoesNotConcludeThatALeaseIsOver(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.listing(object{"at": "2026-11-22T03:10:00Z", "locks": []object{row("nightly", "ok", 1500)},
+		"ill": object{"locks": []object{}, "all": true}})
+	p := open(t, s.home, "", 1240, 900)
+	p.text("tbody .left", "1s")
+	p.until(rowOf("nightly") + ".querySelector('.left').textContent === '0s'")
+	p.until(rowOf("nightly") + ".querySelector('.fill').style.transform === 'scaleX(0)'")
+	if got := eval[string](p, rowOf("nightly")+".querySelector('.lease').outerHTML"); strings.Contains(got, "title") ||
+		!strings.Contains(got, ">0s<") {
+		t.Errorf("the lease is %s", got)
+	}
 }
