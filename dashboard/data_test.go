@@ -23,6 +23,7 @@ type lock struct {
 	Held                bool
 	Remaining           int64 `json:"remaining_ms"`
 	TTL                 int64 `json:"ttl_ms"`
+	LongestWait         int64 `json:"longest_wait_ms"`
 	Waiting             int
 	Metadata            map[string]string
 	Verdict, Kind       string
@@ -36,7 +37,10 @@ type locks struct {
 	CanBreak bool `json:"can_break"`
 	Ill      struct {
 		All   bool
-		Locks []struct{ Lock, Severity, Kind, Text, Who string }
+		Locks []struct {
+			Lock, Severity, Kind, Text, Who string
+			Since                           time.Time
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -103,7 +104,7 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 	defer func() { f.fall(recover()) }()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var seen []byte
+	var seen glance
 	var told time.Time
 	for {
 		select {
@@ -114,12 +115,12 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 		began := time.Now()
 		now := d.look(ctx, q)
 		again := now.err == nil && q.name != "" && began.Sub(told) >= d.config.pace.again
-		news := again || !bytes.Equal(now.fingerprint, seen)
+		news := again || !now.sameAs(seen)
 		if ctx.Err() != nil {
 			return
 		}
 		if news {
-			seen, told = now.fingerprint, began
+			seen, told = glance{fingerprint: now.fingerprint, begins: now.begins}, began
 		}
 		if news || now.err == nil {
 			f.set(d.stateOf(now), news)
@@ -166,9 +167,19 @@ func (f *feed) current() (state, <-chan struct{}) {
 
 // glance is what one read of the database has found.
 type glance struct {
-	view        interface{ fingerprint() []byte } // a locksView, or a oneView
+	view interface { // a locksView, or a oneView
+		fingerprint() []byte
+		begins() []time.Time
+	}
 	err         error
-	fingerprint []byte // equal for two glances that differ only in the time that has passed
+	fingerprint []byte // equal for two glances that differ only in the time that has passed, and in begins
+	begins      []time.Time
+}
+
+// sameAs reports that two glances differ only in the time that has passed.
+func (g glance) sameAs(other glance) bool {
+	near := func(a, b time.Time) bool { return a.Sub(b).Abs() < 2*time.Second }
+	return bytes.Equal(g.fingerprint, other.fingerprint) && slices.EqualFunc(g.begins, other.begins, near)
 }
 
 // look reads what the query asks for.
@@ -178,9 +189,9 @@ func (d *Dashboard) look(ctx context.Context, q query) (g glance) {
 	} else {
 		g.view, g.err = d.readLock(ctx, q.name)
 	}
-	g.fingerprint = g.view.fingerprint()
+	g.fingerprint, g.begins = g.view.fingerprint(), g.view.begins()
 	if g.err != nil && ctx.Err() == nil {
-		g.fingerprint = d.explain(g.err).problem()
+		g.fingerprint, g.begins = d.explain(g.err).problem(), nil
 	}
 	return g
 }

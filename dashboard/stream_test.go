@@ -151,6 +151,43 @@ func TestAStreamSaysNothingWhileNothingChanges(t *testing.T) {
 	}
 }
 
+// The page lets ages grow by itself. One may become less: who had waited for longest has gone, and another has come.
+func TestAStreamTellsThatAnAgeHasAnotherBeginning(t *testing.T) {
+	t.Parallel()
+	s := start(t, fast)
+	const take = "SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 h', p_wait => $3, " +
+		"p_session_ttl => '1 h')"
+	s.execute(take, "nightly", "app-1", false)
+	s.execute(take, "nightly", "app-2", true)
+	s.execute(take, "report", "app-3", false) // whose page of the list nobody sees
+	s.execute(`INSERT INTO pglock.sessions (session_id, holder, alive_until, seen_at, holds_until)
+		SELECT session_id, holder, later, later, later FROM pglock.locks, (SELECT now() + interval '1 h' AS later) l
+		WHERE name = 'nightly'`)
+	const since = "clock_timestamp() - interval '20 min'"
+	s.execute("UPDATE pglock.waiters SET enqueued_at = " + since)
+	s.execute("UPDATE pglock.locks SET acquired_at = " + since + " WHERE name = 'report'")
+	e := s.stream("/api/stream?match=nightly")
+	wants := func(wait, ill time.Duration) { // for how long the first waits, and what is wrong lasts
+		t.Helper()
+		for {
+			got := decode[locks](t, e.next("locks"))
+			if len(got.Locks) != 1 || len(got.Ill.Locks) != 1 {
+				t.Fatalf("%+v", got)
+			}
+			longest := time.Duration(got.Locks[0].LongestWait) * time.Millisecond
+			lasts := got.At.Sub(got.Ill.Locks[0].Since)
+			if longest.Round(20*time.Minute) == wait && lasts.Round(20*time.Minute) == ill {
+				return
+			}
+		}
+	}
+	wants(20*time.Minute, 20*time.Minute)
+	s.execute("UPDATE pglock.waiters SET enqueued_at = clock_timestamp()")
+	wants(0, 20*time.Minute)
+	s.execute("UPDATE pglock.locks SET acquired_at = acquired_at - interval '40 min' WHERE name = 'report'")
+	wants(0, 60*time.Minute)
+}
+
 func TestAPageThatJoinsLaterGetsTheTimesOfThisMoment(t *testing.T) {
 	t.Parallel()
 	s := start(t, fast, func(c *dashboard.Config) { c.SetAgain(time.Hour) })

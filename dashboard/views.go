@@ -212,6 +212,21 @@ func (v locksView) fingerprint() []byte {
 	return h.Sum(nil)
 }
 
+// begins are the moments since when the ages of the list last, as far as a read that takes its time can tell.
+func (v locksView) begins() (all []time.Time) {
+	for _, l := range v.Locks {
+		if l.Waiting > 0 {
+			all = append(all, v.At.Add(-l.LongestWait))
+		}
+	}
+	for _, one := range v.Ill.Locks {
+		all = append(all, one.Since)
+	}
+	return all
+}
+
+func (v oneView) begins() []time.Time { return nil } // it is told again and again
+
 func (v oneView) fingerprint() []byte {
 	v.At, v.Why = time.Time{}, v.Why.stable()
 	if v.Lock != nil {
