@@ -210,13 +210,13 @@ func TestCallersOfAnExhaustedPoolShareAFewConnections(t *testing.T) {
 	}
 }
 
-// A pool that has room opens a connection for a caller whose own ones hang.
 // On a full server the connection of one's own may be the only one, and calls may hold it for a second each.
 func TestWhatKeepsLeasesDoesNotWaitBehindCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 0, 3)
 		w.Keep()
-		w.lends(t, OwnFirst, time.Second).want(t, true, moment).Give()
+		only := w.lends(t, OwnFirst, time.Second).want(t, true, moment)
+		only.Give()
 		w.set(func() { w.dial, w.grow = refuse, errFull })
 		var calls sync.WaitGroup
 		ctx, cancel := context.WithCancel(t.Context())
@@ -232,11 +232,16 @@ func TestWhatKeepsLeasesDoesNotWaitBehindCalls(t *testing.T) {
 		}
 		time.Sleep(2500 * time.Millisecond)
 		w.lends(t, OwnFirst, 1700*time.Millisecond).want(t, true, 500*time.Millisecond).Give()
+		time.Sleep(500 * time.Millisecond)
+		if took, err := w.claims(t, only.Conn, 1700*time.Millisecond); err != nil || took != 500*time.Millisecond {
+			t.Errorf("a claim: %v after %v", err, took)
+		}
 		cancel()
 		calls.Wait()
 	})
 }
 
+// A pool that has room opens a connection for a caller whose own ones hang.
 func TestCallersWithOneOfTheirOwnInUseLetThePoolGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 0, 3)

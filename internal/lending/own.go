@@ -67,7 +67,7 @@ func (l *Lender[C]) Claim(ctx context.Context, conn C) (Loan[C], error) {
 		return Loan[C]{}, ErrGone
 	}
 	got := make(chan C, 1)
-	l.waiting = append(l.waiting, waiter[C]{only: conn, got: got})
+	l.queue(waiter[C]{only: conn, got: got})
 	l.mu.Unlock()
 	defer l.unwant(got)
 	select {
@@ -81,8 +81,17 @@ func (l *Lender[C]) Claim(ctx context.Context, conn C) (Loan[C], error) {
 	}
 }
 
-// want hands the next connection of one's own to who waits longest, also the spare one if that will do. What keeps
-// leases does not wait behind callers, of whom there may be many: the server may be full, and this the only one.
+// queue adds somebody who waits. What keeps leases does not wait behind callers, of whom there may be many: the server
+// may be full, and this the only connection. The mutex is held.
+func (l *Lender[C]) queue(w waiter[C]) {
+	at := slices.IndexFunc(l.waiting, func(other waiter[C]) bool { return other.many && !w.many })
+	if at < 0 {
+		at = len(l.waiting)
+	}
+	l.waiting = slices.Insert(l.waiting, at, w)
+}
+
+// want hands the next connection of one's own to who waits longest, also the spare one if that will do.
 func (l *Lender[C]) want(own chan C, order Order) {
 	for {
 		var s *spare[C]
@@ -91,11 +100,7 @@ func (l *Lender[C]) want(own chan C, order Order) {
 			s = l.lend()
 		}
 		if s == nil {
-			at := slices.IndexFunc(l.waiting, func(w waiter[C]) bool { return w.many && !order.many() })
-			if at < 0 {
-				at = len(l.waiting)
-			}
-			l.waiting = slices.Insert(l.waiting, at, waiter[C]{got: own, many: order.many()})
+			l.queue(waiter[C]{got: own, many: order.many()})
 		}
 		l.mu.Unlock()
 		if s == nil {

@@ -159,7 +159,6 @@ func (l *Listener) listen() {
 		s := session{Listener: l, began: began, subscribed: make(map[string]bool), nonce: crand.Text(),
 			sent: make(chan error, 1), idleSince: -1}
 		err := s.run()
-		l.Hears(false)
 		if err != nil {
 			l.failed(err)
 		}
@@ -205,6 +204,7 @@ func (s *session) run() (err error) {
 		return err
 	}
 	defer func() { conn.Close(err == nil) }()
+	defer s.Hears(false) // before Close, which may wait for whoever uses the connection
 	s.conn, s.due = conn, s.now()
 	for s.Life.Err() == nil {
 		if goOn, err := s.subscribe(); !goOn {

@@ -161,7 +161,7 @@ func TestListenerHearsWhatIsWantedWhileItIs(t *testing.T) {
 		time.Sleep(idle - time.Second)
 		s.want(t)
 		time.Sleep(2 * time.Second)
-		s.want(t, "given back", "hears false")
+		s.want(t, "hears false", "given back")
 		s.Want("own")
 		s.want(t, "+own", "changed own", "hears true")
 	})
@@ -174,7 +174,7 @@ func TestConnectionThatBreaksOrHearsNothingIsReplaced(t *testing.T) {
 		s.want(t, "+own", "changed own", "hears true")
 		close(s.last().said)
 		time.Sleep(2 * firstRetry)
-		s.want(t, "closed", "hears false", "deaf 1: broken", "+own", "changed own", "hears true", "back: broken")
+		s.want(t, "hears false", "closed", "deaf 1: broken", "+own", "changed own", "hears true", "back: broken")
 		if s.since < firstRetry/2 || s.since > 2*firstRetry {
 			t.Errorf("it says that it was deaf for %v", s.since)
 		}
@@ -183,7 +183,7 @@ func TestConnectionThatBreaksOrHearsNothingIsReplaced(t *testing.T) {
 		s.mu.Unlock()
 		time.Sleep(probeEvery + probeWait + time.Millisecond)
 		got := s.told()
-		if !slices.Equal(got[:3], []string{"closed", "hears false", "deaf 1: " + errUnheard.Error()}) ||
+		if !slices.Equal(got[:3], []string{"hears false", "closed", "deaf 1: " + errUnheard.Error()}) ||
 			slices.Contains(got, "hears true") {
 			t.Errorf("told %q when nothing is heard any more", got)
 		}
@@ -225,7 +225,7 @@ func TestListenerThatNobodyWantsIsNotDeaf(t *testing.T) {
 		s.want(t, "+own", "changed own", "hears true")
 		s.Unwant("own")
 		close(s.last().said)
-		s.want(t, "closed", "hears false")
+		s.want(t, "hears false", "closed")
 		time.Sleep(time.Hour)
 		s.Want("own")
 		s.want(t, "+own", "changed own", "hears true")
@@ -244,7 +244,7 @@ func TestListenerThatNobodyWantsWhileItIsDeafIsBackLater(t *testing.T) {
 		fails(errors.New("no server"))
 		s.Want("own")
 		synctest.Wait()
-		s.want(t, "hears false", "deaf 1: no server")
+		s.want(t, "deaf 1: no server")
 		s.Unwant("own")
 		time.Sleep(time.Hour)
 		s.want(t)
@@ -256,7 +256,7 @@ func TestListenerThatNobodyWantsWhileItIsDeafIsBackLater(t *testing.T) {
 		}
 		close(s.last().said)
 		time.Sleep(2 * firstRetry)
-		s.want(t, "closed", "hears false", "deaf 1: broken", "+own", "changed own", "hears true", "back: broken")
+		s.want(t, "hears false", "closed", "deaf 1: broken", "+own", "changed own", "hears true", "back: broken")
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/lending"
 	"github.com/pglock-dev/pglock/internal/listener"
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 // ears hear what the server sends by itself over an own connection, whoever uses the connection at that moment.
@@ -171,10 +172,10 @@ func (h *hearing) Next(ctx context.Context) (channel, payload string, err error)
 }
 
 func (h *hearing) Close(works bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.server.life), goodbye)
-	defer cancel()
-	if works && h.server.life.Err() == nil {
+	if works && h.server.life.Err() == nil { // somebody may be using it, and the network may be slow
+		ctx, cancel := context.WithTimeout(h.server.life, protocol.Patience)
 		works = h.exec(ctx, "UNLISTEN *") == nil
+		cancel()
 	}
 	if !works {
 		h.ears.change(func() { h.ears.spoilt = true })
@@ -182,6 +183,8 @@ func (h *hearing) Close(works bool) {
 	if h.lender.Deafen(); works {
 		return
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.server.life), goodbye)
+	defer cancel()
 	if loan, err := h.lender.Claim(ctx, h.conn); err == nil { // else whoever uses it does this
 		loan.Give()
 	}

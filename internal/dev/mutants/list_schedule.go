@@ -77,7 +77,7 @@ var ofConnections = []mutant{
 		{"internal/lending/lender.go", ", order.many() && len(l.lent)+l.dials >= ownMost:", ":"},
 	}, lendingPackage, "^TestCallersOfAnExhaustedPool"},
 	{"what keeps leases waits behind calls for the only connection", []edit{
-		{"internal/lending/own.go", "return w.many && !order.many()", "return false"},
+		{"internal/lending/own.go", "return other.many && !w.many", "return false"},
 	}, lendingPackage, "^TestWhatKeepsLeases"},
 	{"a connection is lent while somebody reads what comes over it", []edit{
 		{"internal/lending/own.go", "\tif s.end(); !l.Usable(s.conn) {", "\tif !l.Usable(s.conn) {"},
