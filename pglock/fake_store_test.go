@@ -463,6 +463,8 @@ type fakeConn struct {
 // Certain is never so: tests decide what it hears.
 func (*fakeConn) Certain() bool { return false }
 
+func (*fakeConn) InUse() bool { return false }
+
 func (e *fakeConn) Subscribe(_ context.Context, channels ...string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -50,6 +50,14 @@ func (l *Lender[C]) taken(s *spare[C]) (conn C, open bool) {
 	return s.conn, true
 }
 
+// InUse reports whether this connection is lent.
+func (l *Lender[C]) InUse(conn C) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, lent := l.lent[conn]
+	return lent
+}
+
 // Claim lends this connection, which was lent before, as soon as nobody uses it. It fails with ErrGone if that was
 // closed.
 func (l *Lender[C]) Claim(ctx context.Context, conn C) (Loan[C], error) {

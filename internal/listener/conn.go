@@ -12,6 +12,8 @@ type Conn interface {
 	Unsubscribe(ctx context.Context, channel string) error
 	// Certain reports that it goes to the server itself: what it subscribes to will come.
 	Certain() bool
+	// InUse reports that a statement of others goes over it: what was heard meanwhile may come with its end.
+	InUse() bool
 	// Next returns what was heard first, ErrQuiet when ctx ends, and any other error if the connection is lost.
 	Next(ctx context.Context) (channel, payload string, err error)
 	// Close ends what Subscribe has begun. A connection that works goes on for others; any other is closed.

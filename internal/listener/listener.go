@@ -186,7 +186,8 @@ type session struct {
 	proven     bool          // it has heard a probe of its own, or is certain to hear
 	sent       chan error    // 1-buffered: the outcome of sending a probe
 	probe      int           // the number of the last one
-	due        time.Duration // the next probe, or the end of waiting for one
+	due        time.Duration // the next probe, or the end of waiting for one, unless others use the connection
+	asked      time.Duration // when the last one was sent
 	waiting    bool          // for the probe to be heard
 	nonce      string        // in its probes: nobody else sends one of these
 	trusts     time.Duration // until then it counts on the probes of others
@@ -213,13 +214,14 @@ func (s *session) run() (err error) {
 		if !s.proven && conn.Certain() && !s.doubts {
 			s.trust()
 		}
-		if !s.prove() {
-			s.doubts = true
-			return errUnheard
-		}
+		s.prove()
 		channel, payload, err := s.next()
 		switch {
 		case errors.Is(err, ErrQuiet):
+			if s.lost() {
+				s.doubts = true
+				return errUnheard
+			}
 		case err != nil:
 			return err
 		default:
@@ -270,8 +272,20 @@ func (s *session) subscribe() (goOn bool, err error) {
 	return true, nil
 }
 
-// prove sends a probe when one is due. False: the last one was sent and not heard.
-func (s *session) prove() bool {
+// lost reports whether the last probe was sent and did not arrive, when nothing more is heard.
+func (s *session) lost() bool {
+	if s.settle(); !s.waiting || s.now() < s.due {
+		return false
+	}
+	if !s.conn.InUse() || s.now()-s.asked >= protocol.Patience { // no statement takes longer
+		return true
+	}
+	s.due = s.now() + probeWait
+	return false
+}
+
+// settle learns whether the last probe was sent.
+func (s *session) settle() {
 	select {
 	case err := <-s.sent:
 		if err != nil { // it was not sent, which proves nothing
@@ -283,14 +297,15 @@ func (s *session) prove() bool {
 		}
 	default:
 	}
-	if s.now() < s.due {
-		return true
-	}
-	if s.waiting {
-		return false
+}
+
+// prove sends a probe when one is due.
+func (s *session) prove() {
+	if s.settle(); s.waiting || s.now() < s.due {
+		return
 	}
 	s.probe++
-	s.waiting, s.due = true, s.now()+probeWait
+	s.waiting, s.asked, s.due = true, s.now(), s.now()+probeWait
 	payload := s.payload()
 	s.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(s.Life, probeWait*2/3)
@@ -300,7 +315,6 @@ func (s *session) prove() bool {
 		default:
 		}
 	})
-	return true
 }
 
 // next waits for a notification, until there is something else to do.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 // stage is a listener with connections that the test speaks through.
@@ -22,6 +24,8 @@ type stage struct {
 	mute  error         // probes cannot be sent
 	down  error         // nor can a connection be made
 	sure  bool          // connections are certain to hear
+	busy  time.Time     // until then others use them
+	slow  time.Duration // so long they take to subscribe
 	since time.Duration // of the last report that nothing, or something again, was heard
 }
 
@@ -99,6 +103,10 @@ func (s *stage) last() *conn {
 }
 
 func (c *conn) Subscribe(_ context.Context, channels ...string) error {
+	c.stage.mu.Lock()
+	slow := c.stage.slow
+	c.stage.mu.Unlock()
+	time.Sleep(slow)
 	for _, channel := range channels {
 		if channel != probes {
 			c.stage.note("+" + channel)
@@ -113,6 +121,8 @@ func (c *conn) Unsubscribe(_ context.Context, channel string) error {
 }
 
 func (c *conn) Certain() bool { return c.stage.sure }
+
+func (c *conn) InUse() bool { return time.Now().Before(c.stage.busy) }
 
 func (c *conn) Next(ctx context.Context) (string, string, error) {
 	select {
@@ -216,6 +226,45 @@ func TestCertainConnectionHearsAtOnce(t *testing.T) {
 			t.Errorf("told %q, want that it hears again", told)
 		}
 	})
+}
+
+// A probe that has arrived counts, also if the listener was busy meanwhile; and one may arrive with the end of a
+// statement of others.
+func TestListenerHearsItsProbeBeforeItCallsItLost(t *testing.T) {
+	for name, tc := range map[string]struct {
+		slow, busy, comes time.Duration
+		lost              bool
+	}{
+		"while it subscribes":          {slow: probeWait + time.Second, comes: time.Second},
+		"after a statement":            {busy: probeWait + 2*time.Second, comes: probeWait + 2*time.Second},
+		"not after a statement":        {busy: probeWait + 2*time.Second, comes: time.Minute, lost: true},
+		"not for as long as one takes": {busy: time.Hour, comes: time.Minute, lost: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := start(t)
+				probe := make(chan [2]string, 10)
+				s.Notify = func(_ context.Context, channel, payload string) error {
+					probe <- [2]string{channel, payload}
+					return nil
+				}
+				s.busy = time.Now().Add(tc.busy)
+				s.Want("own")
+				s.want(t, "+own", "changed own")
+				s.mu.Lock()
+				s.slow = tc.slow
+				s.mu.Unlock()
+				s.Want("lock")
+				first, sent := s.last(), <-probe
+				time.AfterFunc(tc.comes, func() { first.said <- sent })
+				time.Sleep(protocol.Patience + probeWait)
+				if told := s.told(); slices.Contains(told, "closed") != tc.lost ||
+					count(told, "deaf ") > 0 != tc.lost || slices.Contains(told, "hears true") == tc.lost {
+					t.Errorf("told %q, want that it is lost: %v", told, tc.lost)
+				}
+			})
+		})
+	}
 }
 
 func TestListenerThatNobodyWantsIsNotDeaf(t *testing.T) {

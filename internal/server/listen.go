@@ -145,6 +145,8 @@ func (h *hearing) Unsubscribe(ctx context.Context, channel string) error {
 // Certain is so where Listen has seen whom the connection leads to.
 func (h *hearing) Certain() bool { return h.server.direct == nil }
 
+func (h *hearing) InUse() bool { return h.lender.InUse(h.conn) }
+
 func (h *hearing) exec(ctx context.Context, sql string) error {
 	loan, err := h.lender.Claim(ctx, h.conn)
 	if err != nil {
