@@ -472,10 +472,10 @@ func (e *fakeConn) Subscribe(_ context.Context, channels ...string) error {
 	return nil
 }
 
-func (e *fakeConn) Unsubscribe(_ context.Context, channel string) error {
+func (e *fakeConn) Unsubscribe(_ context.Context, channels ...string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.channels = slices.DeleteFunc(e.channels, func(c string) bool { return c == channel })
+	e.channels = slices.DeleteFunc(e.channels, func(c string) bool { return slices.Contains(channels, c) })
 	return nil
 }
 

@@ -9,7 +9,7 @@ import (
 // Conn is a connection that listens, and that others may use between. Only one goroutine uses a Conn.
 type Conn interface {
 	Subscribe(ctx context.Context, channels ...string) error
-	Unsubscribe(ctx context.Context, channel string) error
+	Unsubscribe(ctx context.Context, channels ...string) error
 	// Certain reports that it goes to the server itself: what it subscribes to will come.
 	Certain() bool
 	// InUse reports that a statement of others goes over it: what was heard meanwhile may come with its end.

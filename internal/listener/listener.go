@@ -182,6 +182,7 @@ type session struct {
 	began      time.Time
 	conn       Conn
 	subscribed map[string]bool
+	stale      bool          // what is wanted may have changed since
 	heard      bool          // anything but the probes of others
 	proven     bool          // it has heard a probe of its own, or is certain to hear
 	sent       chan error    // 1-buffered: the outcome of sending a probe
@@ -206,10 +207,12 @@ func (s *session) run() (err error) {
 	}
 	defer func() { conn.Close(err == nil) }()
 	defer s.Hears(false) // before Close, which may wait for whoever uses the connection
-	s.conn, s.due = conn, s.now()
+	s.conn, s.due, s.stale = conn, s.now(), true
 	for s.Life.Err() == nil {
-		if goOn, err := s.subscribe(); !goOn {
-			return err
+		if s.stale {
+			if goOn, err := s.subscribe(); !goOn {
+				return err
+			}
 		}
 		if !s.proven && conn.Certain() && !s.doubts {
 			s.trust()
@@ -218,6 +221,7 @@ func (s *session) run() (err error) {
 		channel, payload, err := s.next()
 		switch {
 		case errors.Is(err, ErrQuiet):
+			s.stale = true // perhaps nobody has wanted anything for long
 			if s.lost() {
 				s.doubts = true
 				return errUnheard
@@ -233,6 +237,7 @@ func (s *session) run() (err error) {
 
 // subscribe listens to the wanted channels. False ends the connection, with the error or because nobody wants it.
 func (s *session) subscribe() (goOn bool, err error) {
+	s.stale = false
 	wanted := s.wants()
 	switch {
 	case len(wanted) > 0:
@@ -243,33 +248,39 @@ func (s *session) subscribe() (goOn bool, err error) {
 		return false, nil
 	}
 	wanted[s.Own], wanted[probes] = 1, 1 // also between two waits
-	ctx, cancel := context.WithTimeout(s.Life, protocol.Patience)
-	defer cancel()
-	var missing []string
+	var missing, surplus []string
 	for channel := range wanted {
 		if !s.subscribed[channel] {
 			missing = append(missing, channel)
 		}
 	}
-	if slices.Sort(missing); len(missing) > 0 {
-		if err := s.conn.Subscribe(ctx, missing...); err != nil {
-			return false, err
-		}
-		for _, channel := range missing {
-			if s.subscribed[channel] = true; channel != probes {
-				s.Changed(channel) // earlier changes are found by looking
-			}
+	slices.Sort(missing)
+	if err := s.tell(s.conn.Subscribe, missing); err != nil {
+		return false, err
+	}
+	for _, channel := range missing {
+		if s.subscribed[channel] = true; channel != probes {
+			s.Changed(channel) // earlier changes are found by looking
 		}
 	}
 	for channel := range s.subscribed {
 		if wanted[channel] == 0 {
-			if err := s.conn.Unsubscribe(ctx, channel); err != nil {
-				return false, err
-			}
+			surplus = append(surplus, channel)
 			delete(s.subscribed, channel)
 		}
 	}
-	return true, nil
+	err = s.tell(s.conn.Unsubscribe, surplus)
+	return err == nil, err
+}
+
+// tell begins or ends to listen to channels, if there are any.
+func (s *session) tell(do func(ctx context.Context, channels ...string) error, channels []string) error {
+	if len(channels) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(s.Life, protocol.Patience)
+	defer cancel()
+	return do(ctx, channels...)
 }
 
 // lost reports whether the last probe was sent and did not arrive, when nothing more is heard.
@@ -329,6 +340,7 @@ func (s *session) next() (channel, payload string, err error) {
 		defer close(woken)
 		select {
 		case <-s.wake:
+			s.stale = true
 			cancel()
 		case <-ctx.Done():
 		}

@@ -25,7 +25,7 @@ type stage struct {
 	down  error         // nor can a connection be made
 	sure  bool          // connections are certain to hear
 	busy  time.Time     // until then others use them
-	slow  time.Duration // so long they take to subscribe
+	slow  time.Duration // so long they take to subscribe, and to end that
 	since time.Duration // of the last report that nothing, or something again, was heard
 }
 
@@ -102,22 +102,25 @@ func (s *stage) last() *conn {
 	return s.conns[len(s.conns)-1]
 }
 
-func (c *conn) Subscribe(_ context.Context, channels ...string) error {
+func (c *conn) Subscribe(ctx context.Context, channels ...string) error {
+	return c.tells(ctx, "+", channels)
+}
+
+func (c *conn) Unsubscribe(ctx context.Context, channels ...string) error {
+	return c.tells(ctx, "-", channels)
+}
+
+func (c *conn) tells(ctx context.Context, what string, channels []string) error {
 	c.stage.mu.Lock()
 	slow := c.stage.slow
 	c.stage.mu.Unlock()
 	time.Sleep(slow)
 	for _, channel := range channels {
 		if channel != probes {
-			c.stage.note("+" + channel)
+			c.stage.note(what + channel)
 		}
 	}
-	return nil
-}
-
-func (c *conn) Unsubscribe(_ context.Context, channel string) error {
-	c.stage.note("-" + channel)
-	return nil
+	return ctx.Err()
 }
 
 func (c *conn) Certain() bool { return c.stage.sure }
@@ -224,6 +227,27 @@ func TestCertainConnectionHearsAtOnce(t *testing.T) {
 		time.Sleep(2 * probeWait)
 		if told := s.told(); !slices.Contains(told, "hears true") {
 			t.Errorf("told %q, want that it hears again", told)
+		}
+	})
+}
+
+// Ten thousand watches may end together.
+func TestListenerEndsManySubscriptionsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		s.slow = 2 * time.Millisecond
+		const many = 10_000
+		for i := range many {
+			s.Want(fmt.Sprint("lock ", i))
+		}
+		time.Sleep(time.Second)
+		s.told()
+		for i := range many - 1 {
+			s.Unwant(fmt.Sprint("lock ", i))
+		}
+		time.Sleep(2 * protocol.Patience)
+		if told := s.told(); count(told, "-lock ") != many-1 || len(told) != many-1 {
+			t.Errorf("it was told %d things of %d ends, at last %q", len(told), many-1, told[len(told)-1])
 		}
 	})
 }

@@ -131,15 +131,20 @@ type hearing struct {
 }
 
 func (h *hearing) Subscribe(ctx context.Context, channels ...string) error {
-	var sql strings.Builder
-	for _, channel := range channels {
-		fmt.Fprintf(&sql, "LISTEN %s;", pgx.Identifier{channel}.Sanitize())
-	}
-	return h.exec(ctx, sql.String())
+	return h.forAll(ctx, "LISTEN", channels)
 }
 
-func (h *hearing) Unsubscribe(ctx context.Context, channel string) error {
-	return h.exec(ctx, "UNLISTEN "+pgx.Identifier{channel}.Sanitize())
+func (h *hearing) Unsubscribe(ctx context.Context, channels ...string) error {
+	return h.forAll(ctx, "UNLISTEN", channels)
+}
+
+// forAll sends a command for each channel in one round trip.
+func (h *hearing) forAll(ctx context.Context, command string, channels []string) error {
+	var sql strings.Builder
+	for _, channel := range channels {
+		fmt.Fprintf(&sql, "%s %s;", command, pgx.Identifier{channel}.Sanitize())
+	}
+	return h.exec(ctx, sql.String())
 }
 
 // Certain is so where Listen has seen whom the connection leads to.
