@@ -25,6 +25,7 @@ type ears struct {
 	marked atomic.Bool   // and knows it: behind a pooler it does not
 
 	mu     sync.Mutex
+	hears  bool // a listener reads what is heard; the application may listen for itself (AfterConnect)
 	heard  []*pgconn.Notification
 	lost   error // the connection is closed
 	spoilt bool  // it works, and is to be closed
@@ -37,7 +38,11 @@ const earsKey = "pglock.ears"
 func giveEars(config *pgx.ConnConfig, note func(error)) *ears {
 	e := &ears{note: note, news: make(chan struct{}, 1)}
 	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
-		e.change(func() { e.heard = append(e.heard, n) })
+		e.change(func() {
+			if e.hears {
+				e.heard = append(e.heard, n)
+			}
+		})
 	}
 	return e
 }
@@ -118,6 +123,7 @@ func (s *Server) Listen(ctx context.Context) (listener.Conn, error) {
 		}
 		s.listening.Store(h)
 	}
+	h.ears.change(func() { h.ears.hears = true })
 	lender.Listen(loan.Conn)
 	return h, nil
 }
@@ -184,9 +190,7 @@ func (h *hearing) Close(works bool) {
 		works = h.exec(ctx, "UNLISTEN *") == nil
 		cancel()
 	}
-	if !works {
-		h.ears.change(func() { h.ears.spoilt = true })
-	}
+	h.ears.change(func() { h.ears.spoilt, h.ears.hears, h.ears.heard = !works, false, nil })
 	if h.lender.Deafen(); works {
 		return
 	}

@@ -1,9 +1,13 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
@@ -38,6 +42,45 @@ func TestAConnectionThatListensNoMoreGoesOn(t *testing.T) {
 				t.Errorf("the next loan is the same: %v; it listens: %v, %v", loan.Conn == h.conn, answers, err)
 			}
 		})
+	}
+}
+
+// The application may let its connections listen: what comes over an own one is kept for nobody but a listener.
+func TestAnOwnConnectionKeepsNothingThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	sender := db.Conn(t)
+	s := New(db.Pool(t, func(c *pgxpool.Config) {
+		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, "LISTEN app")
+			return err
+		}
+	}), "pglock", nil, errors.New("closed"))
+	t.Cleanup(s.Close)
+	s.lender.Keep()
+	comes := func(to *pgx.Conn) (kept int) {
+		t.Helper()
+		must.Get(sender.Exec(t.Context(), "NOTIFY app"))(t)
+		loan := must.Get(s.lender.Claim(t.Context(), to))(t) // its statement brings what was sent before
+		defer loan.Give()
+		must.Get(simply(t.Context(), to, "SELECT"))(t)
+		e := earsOf(to)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.heard)
+	}
+	loan := must.Get(s.lender.Lend(t.Context(), lending.OwnFirst))(t)
+	loan.Give()
+	if n := comes(loan.Conn); n > 0 {
+		t.Errorf("%d are kept before anybody listens", n)
+	}
+	h := must.Get(s.Listen(t.Context()))(t)
+	if n := comes(loan.Conn); n != 1 {
+		t.Errorf("%d are kept while a listener has not read any, want 1", n)
+	}
+	h.Close(true)
+	if n := comes(loan.Conn); n > 0 {
+		t.Errorf("%d are kept after that", n)
 	}
 }
 

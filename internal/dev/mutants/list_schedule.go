@@ -180,7 +180,7 @@ var ofConnections = []mutant{
 		{"internal/listener/listener.go", "conn.Certain() && !s.doubts", "conn.Certain()"},
 	}, listening, "^TestCertain"},
 	{"a connection that brings nothing is kept", []edit{
-		{"internal/server/listen.go", "\t\th.ears.change(func() { h.ears.spoilt = true })\n", ""},
+		{"internal/server/listen.go", "h.ears.heard = !works, false, nil", "h.ears.heard = false, false, nil"},
 	}, integration, "^TestAConnectionThatBringsNothing"},
 	{"what a connection listens to stays with the next listener", []edit{
 		{"internal/server/listen.go", "\"UNLISTEN *\"", "\"SELECT\""},
