@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,7 +58,8 @@ type Coalescer[C, Q, A any] struct {
 	Config[C, Q, A]
 
 	mu       sync.Mutex
-	waiting  []*call[Q, A]
+	waiting  []*call[Q, A]      // in the order of arrival; fewer than half of them have left
+	gone     int                // how many of those have left
 	last     int                // how many calls the last statement had; above 1, calls arrive together
 	lending  context.CancelFunc // of a statement that still waits for a connection
 	underWay int                // statements, except the stalled ones
@@ -128,25 +130,28 @@ func (g *Coalescer[C, Q, A]) Do(ctx context.Context, q Q) (A, error) {
 func (g *Coalescer[C, Q, A]) leave(c *call[Q, A], cause error) (error, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c.sent {
-		select {
-		case <-c.done:
-			return nil, false // its answer is already there
-		default:
-		}
-		c.left = true
+	select {
+	case <-c.done:
+		return nil, false // its answer is already there
+	default:
+	}
+	if c.left = true; c.sent {
 		return &LeftError{cause}, true
 	}
-	for i, w := range g.waiting {
-		if w == c {
-			g.waiting = append(g.waiting[:i:i], g.waiting[i+1:]...)
-			if len(g.waiting) == 0 {
-				g.rest()
-			}
-			return &NotSentError{cause}, true
+	if g.gone++; 2*g.gone >= len(g.waiting) { // thousands may leave together
+		if g.compact(); len(g.waiting) == 0 {
+			g.rest()
 		}
 	}
-	return nil, false // its answer is already there
+	return &NotSentError{cause}, true
+}
+
+// compact removes those that have left from the waiting calls. The mutex is held.
+func (g *Coalescer[C, Q, A]) compact() {
+	if g.gone > 0 {
+		g.waiting = slices.DeleteFunc(g.waiting, func(c *call[Q, A]) bool { return c.left })
+		g.gone = 0
+	}
 }
 
 // next starts a statement for the waiting calls, if the width allows. The mutex is held.
@@ -240,7 +245,7 @@ func (g *Coalescer[C, Q, A]) refuse(err error) {
 		c.err = err
 		close(c.done)
 	}
-	g.waiting, g.lending = nil, nil
+	g.waiting, g.gone, g.lending = nil, 0, nil
 	g.rest()
 }
 
@@ -256,6 +261,7 @@ func (g *Coalescer[C, Q, A]) unlend() {
 func (g *Coalescer[C, Q, A]) tire(late *LateError) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.compact()
 	for ; len(g.waiting) > 0; g.waiting = g.waiting[1:] {
 		c := g.waiting[0]
 		if left := time.Until(c.came.Add(g.Patience)); left > 0 {
@@ -300,6 +306,7 @@ func (g *Coalescer[C, Q, A]) gather() {
 func (g *Coalescer[C, Q, A]) take() (taken []*call[Q, A]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.compact()
 	n := min(len(g.waiting), cmp.Or(g.Most, most))
 	taken, g.waiting = g.waiting[:n:n], g.waiting[n:]
 	for _, c := range taken {

@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
@@ -467,6 +468,42 @@ func TestCallThatGivesUpBeforeItIsSentIsNotSent(t *testing.T) {
 		answered(t, a, 1)
 		answered(t, c, 3)
 	})
+}
+
+// A hundred thousand calls may end together while they wait for a connection: each returns soon.
+func TestManyCallsThatGiveUpTogetherHoldUpNobody(t *testing.T) {
+	d := newDepot(t, 1)
+	feed := d.starve(t)
+	stays := must.Go(func() heard { a, err := d.Do(t.Context(), order{name: "a", n: 1}); return heard{1, a, err} })
+	pgtest.Eventually(t, "a call that waits", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return len(d.waiting) == 1
+	})
+	calls := make([]*call[order, int], 100_000) // without a goroutine each
+	for i := range calls {
+		calls[i] = &call[order, int]{done: make(chan struct{})}
+	}
+	d.mu.Lock()
+	d.waiting = append(d.waiting, calls...)
+	d.mu.Unlock()
+	began := time.Now()
+	for n, i := range rand.Perm(len(calls)) {
+		if err, gone := d.leave(calls[i], context.Canceled); !gone || !neverSent(err) {
+			t.Fatalf("call %d: %v, has left: %v", i, err, gone)
+		}
+		if took := time.Since(began); took > 20*time.Second {
+			t.Fatalf("%d of %d have left in %v", n, len(calls), took)
+		}
+	}
+	feed()
+	s := <-d.sent
+	if s.answer(); s.String() != "a1" {
+		t.Errorf("sent: %q, want the call that has stayed", s)
+	}
+	if h := <-stays; h.err != nil || h.a != 1 {
+		t.Errorf("%+v", h)
+	}
 }
 
 // A call whose context has ended is refused at once: an answer that comes soon would win the race now and then.
