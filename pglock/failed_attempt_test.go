@@ -3,10 +3,13 @@ package pglock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/coalesce"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -49,6 +52,39 @@ func TestI11_ARetryThatIsRefusedSaysThatTheOutcomeIsUnknown(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// starved is a store to which no connection comes: the first is refused, and then there is none in the pool.
+type starved struct {
+	*fakeStore
+	says string
+}
+
+func (s starved) Acquire(ctx context.Context, _ protocol.Request) (protocol.Answer, error) {
+	if s.note(call{what: "acquire"}); len(s.of("acquire")) == 1 {
+		return protocol.Answer{}, &coalesce.NotSentError{Err: errReset}
+	}
+	<-ctx.Done()
+	return protocol.Answer{}, &coalesce.NotSentError{Err: fmt.Errorf(s.says, ctx.Err())}
+}
+
+// The end of a wait says what its last attempt has waited for, and how the one before has failed, once.
+func TestTheEndOfAWaitSaysWhatItsLastTwoAttemptsKnow(t *testing.T) {
+	for says, want := range map[string]string{
+		"no connection of the pool: %w": "no connection of the pool: context deadline exceeded; before that: " +
+			errReset.Error(),
+		errReset.Error() + ", %w": errReset.Error() + ", context deadline exceeded",
+	} {
+		t.Run(says, fakeClock(func(t *testing.T, s *fakeStore) {
+			c := startClient(t, starved{s, says}, trust.SystemClock())
+			_, err := c.Acquire(t.Context(), "report", WithMaxWait(time.Second))
+			want := `pglock: acquire lock "report": waited 1s in vain (WithMaxWait): ` + want
+			if err == nil || err.Error() != want || !errors.Is(err, context.DeadlineExceeded) ||
+				errors.Is(err, errReset) != strings.Contains(want, "before") {
+				t.Errorf("%v, want %s", err, want)
+			}
+		}))
 	}
 }
 

@@ -117,13 +117,16 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 			q.told = c.now()
 			c.tellSoon(q.Name, a.Handed, new(q.Asked)) // a copy: q may be asked again meanwhile
 			return a, nil
-		case asking.Err() != nil && failed != nil && !c.isClosed(): // what was cut knows less
-			return a, fmt.Errorf("%w: %w", whyEnded(ctx), errorFromSQL(failed, q.Name, 0))
 		case asking.Err() != nil || c.isClosed():
+			end := c.endOfWait(ctx)
 			if server.NeverSent(err) && !c.isClosed() && errors.Is(err, ctx.Err()) {
-				return a, ofWait(ctx, err)
+				end = ofWait(ctx, err)
 			}
-			return a, c.endOfWait(ctx)
+			before := errorFromSQL(failed, q.Name, 0) // what was cut may know less
+			if before != nil && !c.isClosed() && !strings.Contains(end.Error(), before.Error()) {
+				end = fmt.Errorf("%w; before that: %w", end, before)
+			}
+			return a, end
 		case protocol.State(err) == protocol.StateSpentGrantID: // its grant has ended: begin anew
 			if q.lost { // an attempt may arrive after others have had the lock: the server must still refuse it then
 				c.takeBack(q.RequestID, true, q.TTL)
