@@ -73,6 +73,7 @@ func (c *Client) tell(ctx context.Context, name string, h protocol.Handed, sent 
 func (c *Client) tellUnconfirmed(ctx context.Context, name string, slot int) {
 	ctx, cancel := context.WithTimeout(ctx, parting)
 	defer cancel()
+	defer signal(c.beatWake) // the heartbeat closes the own connection later, which may be open again
 	c.send(ctx, announcement{names: []string{name}, slots: []*int{&slot}}, c.backend.AnnounceUnconfirmed)
 }
 

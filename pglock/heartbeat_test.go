@@ -337,6 +337,37 @@ func TestNoBeatFollowsTheLastLeaseAndTheConnectionIsRested(t *testing.T) {
 	})
 }
 
+// A release may come through long after the last lease, and open the heartbeat's connection again.
+func TestTheConnectionOfALateReleaseIsRested(t *testing.T) {
+	for name, strays := range map[string]bool{"that tells whom it may have served": false, "of a lost attempt": true} {
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			c := startClient(t, s, trust.SystemClock())
+			l := mustAcquire(t, c, "report", WithTTL(time.Hour))
+			away := func() error {
+				if time.Since(s.began) < 10*time.Minute {
+					return errReset
+				}
+				return nil
+			}
+			s.set(func() {
+				s.onRelease = func(context.Context, protocol.Claim) (bool, error) { return false, away() }
+				s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
+					return protocol.TakenBack{Ended: true}, away()
+				}
+				s.onReason = func(protocol.Claim) (Reason, error) { return ReasonReleased, nil }
+			})
+			l.strays = strays
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+			defer cancel()
+			must.Do(t, l.Release(ctx))
+			before := len(s.of("rest"))
+			if time.Sleep(2 * idle); len(s.of("rest")) == before {
+				t.Errorf("it stays open after the release; it was closed %d times before", before)
+			}
+		}))
+	}
+}
+
 func TestLeaseThatIsDueBeforeThePlannedBeatIsRenewedInTime(t *testing.T) {
 	onFakeClock(t, func(t *testing.T, s *fakeStore) {
 		c := startClient(t, s, trust.SystemClock())

@@ -266,7 +266,7 @@ func (l *Lease) giveBack(ctx context.Context) (protocol.Ending, error) {
 	if l.strays {
 		sent := l.client.now()
 		backs, err := l.client.backend.TakeBack(ctx, l.client.who(), true, []protocol.RequestID{l.requestID()})
-		if err != nil {
+		if signal(l.client.beatWake); err != nil { // as in tellUnconfirmed
 			return protocol.Ending{}, err
 		} else if backs[0].Ended {
 			return protocol.Ending{Released: true, Handed: backs[0].Handed}, nil
