@@ -140,15 +140,15 @@ func (c *Client) sayLast(ctx context.Context, held []*Lease, asks, ends <-chan s
 		}
 	}
 	wait(asks)
-	failures := []error{c.takeBackLast(ctx), c.releaseLast(ctx, held)}
+	err := c.endAll(ctx, held)
 	wait(ends)
 	c.backend.Drain(ctx)
 	c.land(ctx)
-	failures = append(failures, c.takeBackLast(ctx))
+	err = errors.Join(err, c.endAll(ctx, nil))
 	if c.mayBeKnown.Load() {
 		_ = lastly(ctx, c.endSession) // if this fails, it ends by itself
 	}
-	return errors.Join(failures...)
+	return err
 }
 
 // land waits for the statements that the heartbeat has sent, so that none of them makes the session known again. It
@@ -170,31 +170,52 @@ func (c *Client) endSession(ctx context.Context) error {
 	return err
 }
 
-// releaseLast releases leases that end with the client.
-func (c *Client) releaseLast(ctx context.Context, held []*Lease) error {
-	var failure error
-	left := 0
-	for batch := range slices.Chunk(held, takeback.Most) {
+// endAll takes back all abandoned requests, and releases leases that end with the client.
+func (c *Client) endAll(ctx context.Context, held []*Lease) error {
+	backs, leases := c.takebacks.All(), slices.Collect(slices.Chunk(held, takeback.Most))
+	var all []func(context.Context) error
+	for i := range backs {
+		all = append(all, func(ctx context.Context) error {
+			rest, refused, err := c.takeBackAll(ctx, backs[i])
+			backs[i] = slices.Concat(rest, refused)
+			return err
+		})
+	}
+	for i := range leases {
 		lost := false // the answer of an attempt
-		err := lastly(ctx, func(ctx context.Context) error {
-			rest, refused, err := inHalves(ctx, batch, func(batch []*Lease) error {
+		all = append(all, func(ctx context.Context) error {
+			rest, refused, err := inHalves(ctx, leases[i], func(batch []*Lease) error {
 				err := c.releaseAll(ctx, batch, lost)
 				lost = lost || server.AnswerLost(err)
 				return err
 			})
-			batch = slices.Concat(rest, refused)
+			leases[i] = slices.Concat(rest, refused)
 			return err
 		})
+	}
+	errs := lastly(ctx, all...)
+	for i, err := range errs[len(backs):] {
+		for _, l := range leases[i] {
+			l.released(ctx, errorFromSQL(err, "", 0))
+		}
+	}
+	return errors.Join(
+		unended(backs, errs[:len(backs)], "%d requests could not be taken back; each ends with the session, or with "+
+			"its TTL if it was granted: %w"),
+		unended(leases, errs[len(backs):], "%d leases could not be released and end with their TTL: %w"))
+}
+
+// unended is the error of batches of which something is left, with the number of that and the first failure.
+func unended[T any](batches [][]T, errs []error, format string) error {
+	var failure error
+	left := 0
+	for i, err := range errs {
 		if err != nil {
-			err = errorFromSQL(err, "", 0)
-			left, failure = left+len(batch), cmp.Or(failure, err)
-			for _, l := range batch {
-				l.released(ctx, err)
-			}
+			left, failure = left+len(batches[i]), cmp.Or(failure, errorFromSQL(err, "", 0))
 		}
 	}
 	if failure != nil {
-		return fmt.Errorf("%d leases could not be released and end with their TTL: %w", left, failure)
+		return fmt.Errorf(format, left, failure)
 	}
 	return nil
 }
@@ -250,44 +271,40 @@ func (l *Lease) takenBack(ctx context.Context, u *takeback.Request, err error) {
 	}
 }
 
-// takeBackLast takes back all abandoned requests when the client closes.
-func (c *Client) takeBackLast(ctx context.Context) error {
-	var failure error
-	left := 0
-	for _, batch := range c.takebacks.All() {
-		err := lastly(ctx, func(ctx context.Context) error {
-			rest, refused, err := c.takeBackAll(ctx, batch)
-			batch = slices.Concat(rest, refused)
-			return err
-		})
-		if err != nil {
-			left, failure = left+len(batch), cmp.Or(failure, errorFromSQL(err, "", 0))
-		}
-	}
-	if failure != nil {
-		return fmt.Errorf("%d requests could not be taken back; each ends with the session, or with its TTL if it "+
-			"was granted: %w", left, failure)
-	}
-	return nil
-}
-
-// lastly says something to the server until the server has done it or ctx ends: like Release it also waits for whoever
-// has locked a row, and repeats what the server undid for a passing reason. At first it gives up soon: the connection
-// may have died since its last use.
-func lastly(ctx context.Context, say func(context.Context) error) error {
+// lastly says things to the server, each until the server has done it or ctx ends: like Release it also waits for
+// whoever has locked a row, and repeats what the server undid for a passing reason. None waits for the repetition of
+// another. At first it gives up soon: the connection may have died since its last use.
+func lastly(ctx context.Context, all ...func(context.Context) error) (errs []error) {
 	deadline, _ := ctx.Deadline()
 	most := time.Until(deadline)
+	errs = make([]error, len(all))
 	for limit := min(parting, most) / 4; ; limit = min(2*limit, most) {
-		attempt, cancel := context.WithTimeout(ctx, limit)
-		err := say(attempt)
-		cancel()
-		passes := protocol.ConnectionLost(err) || protocol.Transient(err)
-		again := sayAgain
-		if protocol.ReadOnly(err) { // it may become the primary, or the next connection may lead to that
-			passes, again = true, standbyAgain
+		var again time.Duration // 0: nothing is left to say
+		for i, say := range all {
+			if say == nil {
+				continue
+			}
+			attempt, cancel := context.WithTimeout(ctx, limit)
+			err := say(attempt)
+			cancel()
+			errs[i] = triedUntilItEnded(ctx, err)
+			switch {
+			case protocol.ReadOnly(err): // it may become the primary, or the next connection may lead to that
+				again = standbyAgain
+			case protocol.ConnectionLost(err) || protocol.Transient(err):
+				again = max(again, sayAgain)
+			default:
+				all[i] = nil
+			}
 		}
-		if !passes || !pause.For(ctx, again) {
-			return triedUntilItEnded(ctx, err)
+		if again > 0 && pause.For(ctx, again) {
+			continue
 		}
+		for i, say := range all {
+			if say != nil {
+				errs[i] = triedUntilItEnded(ctx, errs[i])
+			}
+		}
+		return errs
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -221,6 +222,51 @@ func TestCloseReleasesWhatItCanBesideRowsThatStayLocked(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// One row that stays locked takes time from what Close says of others, but not all of it: neither of a request to take
+// back, nor of a lease among more than one statement releases.
+func TestCloseReleasesEveryLeaseBesideARowThatStaysLocked(t *testing.T) {
+	for name, many := range map[string]int{"of a request": 2, "of a lease": 2*takeback.Most + 1} {
+		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
+			s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
+				return protocol.TakenBack{}, errReset
+			}
+			c := startClient(t, s, trust.SystemClock())
+			for i := range many {
+				mustAcquire(t, c, fmt.Sprint("report ", i))
+			}
+			stuck, left := "", many-1
+			if name == "of a request" {
+				stuck, left = "given up", many
+				leaves(c, stuck, false)
+				time.Sleep(5 * time.Second) // it is tried again after a second
+			}
+			released := make(map[string]bool)
+			s.set(func() {
+				s.onGiveUp = func(ctx context.Context, r protocol.RequestID) (protocol.TakenBack, error) {
+					return protocol.TakenBack{}, locked(stuck)(ctx, []string{r.Name})
+				}
+				s.onReleaseAll = func(ctx context.Context, claims []protocol.Claim) error {
+					if stuck == "" {
+						stuck = claims[0].Name // the first to be released
+					}
+					err := locked(stuck)(ctx, namesOf(claims))
+					for _, claim := range claims {
+						released[claim.Name] = released[claim.Name] || err == nil
+					}
+					return err
+				}
+			})
+			err := c.Close(t.Context())
+			if err == nil || !strings.Contains(err.Error(), ": 1 ") {
+				t.Errorf("Close: %v, want an error about what is locked", err)
+			}
+			if maps.DeleteFunc(released, func(_ string, is bool) bool { return !is }); len(released) != left {
+				t.Errorf("%d leases were released, want %d", len(released), left)
+			}
+		}))
 	}
 }
 

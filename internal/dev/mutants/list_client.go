@@ -190,12 +190,10 @@ var ofTheBeat = []mutant{
 // ofClose are the faults of closing a client.
 var ofClose = []mutant{
 	{"Close says nothing of what it could not take back", []edit{
-		{"pglock/close.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"%d requests",
-			"\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"%d requests"},
+		{"pglock/close.go", "\t\tunended(backs, errs[:len(backs)],", "\t\tunended(backs, nil,"},
 	}, library, "^TestClose"},
 	{"Close says nothing of leases that it could not release", []edit{
-		{"pglock/close.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"%d leases",
-			"\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"%d leases"},
+		{"pglock/close.go", "\t\tunended(leases, errs[len(backs):],", "\t\tunended(leases, nil,"},
 	}, library, "^TestClose"},
 	{"a coalescer that is shut waits for a connection", []edit{
 		{"internal/coalesce/coalescer.go", "\tg.rest()\n\twaiting := g.waiting\n", "\twaiting := g.waiting\n"},
@@ -295,16 +293,16 @@ var ofClose = []mutant{
 			"nil"},
 	}, library, "^TestWhatIsTried"},
 	{"Close takes for lost what the heartbeat's connection did not say", []edit{
-		{"pglock/close.go", "\t\tif !passes || !pause.For(ctx, again) {\n", "\t\tif true || passes || " +
+		{"pglock/close.go", "\t\tif again > 0 && pause.For(ctx, again) {\n", "\t\tif false && again > 0 && " +
 			"pause.For(ctx, again) {\n"},
 	}, library, "^TestCloseTriesAgain"},
 	{"Close waits for no row", []edit{
-		{"pglock/close.go", "passes := protocol.ConnectionLost(err) || protocol.Transient(err)\n",
-			"passes := protocol.ConnectionLost(err) || protocol.Transient(err) && !protocol.LockedOut(err)\n"},
+		{"pglock/close.go", "case protocol.ConnectionLost(err) || protocol.Transient(err):\n",
+			"case protocol.ConnectionLost(err) || protocol.Transient(err) && !protocol.LockedOut(err):\n"},
 	}, library, "^TestCloseWaitsForWhoever"},
 	{"Close repeats nothing that the server has undone", []edit{
-		{"pglock/close.go", "passes := protocol.ConnectionLost(err) || protocol.Transient(err)\n",
-			"passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)\n"},
+		{"pglock/close.go", "case protocol.ConnectionLost(err) || protocol.Transient(err):\n",
+			"case protocol.ConnectionLost(err) || protocol.LockedOut(err):\n"},
 	}, library, "^TestCloseTriesAgain"},
 	{"I6 the release of a lease with a lost attempt leaves its grant ID to that", []edit{
 		{"pglock/lease.go", "\tif l.strays {\n\t\tsent := ", "\tif l.strays && false {\n\t\tsent := "},
