@@ -1377,6 +1377,10 @@ END $$;
 --
 -- Whoever reads a head selects the row as one column. Otherwise each node of the plan describes every column anew, in
 -- each call: with FOR UPDATE that is half of what the statement costs.
+--
+-- A plan for the values at hand has them, and every user may have the server print its plans. So whatever has somebody
+-- else's row of locks or waiters in a variable, or calls what has, sets plan_cache_mode = force_generic_plan, or its
+-- callers do: nobody reads a grant ID or an owner (I5).
 
 -- bound_rest bounds the rest of this transaction, which has locked what others need: it is ended if it is idle for a
 -- second, or if another statement of it lasts so long, or from PostgreSQL 17 on all of them together. With p_idle only
@@ -2666,6 +2670,7 @@ CREATE FUNCTION break_lock(
   OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[],
     OUT watched boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s'
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4292,9 +4297,10 @@ AS $$
 DECLARE
   passed pg_catalog.xid8;
   since  pg_catalog.timestamptz;
+  ok     pg_catalog.bool;
 BEGIN
   IF TG_NARGS OPERATOR(pg_catalog.>) 1 AND TG_LEVEL OPERATOR(pg_catalog.=) 'ROW' THEN
-    PERFORM {{schema}}.guard_row(TG_RELID, TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_OP, TG_ARGV[0], TG_ARGV[1], OLD, NEW);
+    ok := {{schema}}.guard_row(TG_RELID, TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_OP, TG_ARGV[0], TG_ARGV[1], OLD, NEW);
     RETURN NULL;
   END IF;
   SELECT f.fenced_xact, f.advanced_at INTO passed, since FROM {{schema}}.fences f       -- require_fence, written out
@@ -4310,11 +4316,12 @@ $create$, '{{schema}}', quote_ident(current_schema())),
 END $qualified$;
 
 -- guard_row asks for the fences of the key that a row had and of the key that it has (I3). It runs with the rights of
--- the schema's owner, so it must run no code of the table's owner (I5).
+-- the schema's owner, so it must run no code of the table's owner (I5). A writer may be one who may not read the row:
+-- a plan of EXECUTE has the values at hand, so none is printed, and no query calls it.
 CREATE FUNCTION guard_row(
   p_table oid, p_schema text, p_name text, p_op text, p_resource text, p_key text, p_old record, p_new record)
 RETURNS boolean
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET debug_print_plan = off
 AS $$
 DECLARE
   reading text := (key_column(p_table, p_key)).reading;
@@ -5138,9 +5145,10 @@ BEGIN
 END $$;
 
 -- is_left says that somebody waits for a lock that nobody has held since p_over, and that nothing has been in the way
--- of the first one for three seconds.
+-- of the first one for three seconds. Its caller plans for the values at hand, which must not be that one's ticket:
+-- see 05_queue.
 CREATE FUNCTION is_left(p_name text, p_over timestamptz) RETURNS boolean
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
   w waiters := (SELECT f.w FROM few_tickets f WHERE f.name = p_name ORDER BY f.ticket LIMIT 1);
@@ -6140,6 +6148,7 @@ CREATE FUNCTION break_session(
 RETURNS TABLE (name text, slot int, ticket bigint, holder text, token bigint, new_token bigint,
                expires_at timestamptz, handed int[], watched boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s'
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -5,6 +5,10 @@
 --
 -- Whoever reads a head selects the row as one column. Otherwise each node of the plan describes every column anew, in
 -- each call: with FOR UPDATE that is half of what the statement costs.
+--
+-- A plan for the values at hand has them, and every user may have the server print its plans. So whatever has somebody
+-- else's row of locks or waiters in a variable, or calls what has, sets plan_cache_mode = force_generic_plan, or its
+-- callers do: nobody reads a grant ID or an owner (I5).
 
 -- bound_rest bounds the rest of this transaction, which has locked what others need: it is ended if it is idle for a
 -- second, or if another statement of it lasts so long, or from PostgreSQL 17 on all of them together. With p_idle only

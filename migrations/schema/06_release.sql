@@ -441,6 +441,7 @@ CREATE FUNCTION break_lock(
   OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[],
     OUT watched boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s'
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE

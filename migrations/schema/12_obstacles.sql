@@ -38,9 +38,10 @@ BEGIN
 END $$;
 
 -- is_left says that somebody waits for a lock that nobody has held since p_over, and that nothing has been in the way
--- of the first one for three seconds.
+-- of the first one for three seconds. Its caller plans for the values at hand, which must not be that one's ticket:
+-- see 05_queue.
 CREATE FUNCTION is_left(p_name text, p_over timestamptz) RETURNS boolean
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
   w waiters := (SELECT f.w FROM few_tickets f WHERE f.name = p_name ORDER BY f.ticket LIMIT 1);

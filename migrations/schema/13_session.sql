@@ -11,6 +11,7 @@ CREATE FUNCTION break_session(
 RETURNS TABLE (name text, slot int, ticket bigint, holder text, token bigint, new_token bigint,
                expires_at timestamptz, handed int[], watched boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s'
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE

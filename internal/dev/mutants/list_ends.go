@@ -138,23 +138,23 @@ var ofEnds = []mutant{
 	{"a break waits for ever", []edit{
 		{
 			schema,
-			"SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$ #variable_conflict " +
-				"use_column DECLARE ok boolean := require_read_committed() AND require_unrenewed() AND " +
-				"require_durable_commit() AND has_bytes(",
-			"SECURITY DEFINER SET search_path FROM CURRENT AS $$ #variable_conflict use_column DECLARE ok " +
-				"boolean := require_read_committed() AND require_unrenewed() AND require_durable_commit() " +
-				"AND has_bytes(",
+			"SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s' SET plan_cache_mode = " +
+				"force_generic_plan AS $$ #variable_conflict use_column DECLARE ok boolean := " +
+				"require_read_committed() AND require_unrenewed() AND require_durable_commit() AND has_bytes(",
+			"SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$ " +
+				"#variable_conflict use_column DECLARE ok boolean := require_read_committed() AND " +
+				"require_unrenewed() AND require_durable_commit() AND has_bytes(",
 		},
 	}, integration, "^TestABreakWaits"},
 	{"a break of a session waits for ever", []edit{
 		{
 			schema,
-			"SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$ #variable_conflict " +
-				"use_column DECLARE ok boolean := require_read_committed() AND require_unrenewed() AND " +
-				"require_durable_commit() AND is_operator(",
-			"SECURITY DEFINER SET search_path FROM CURRENT AS $$ #variable_conflict use_column DECLARE ok " +
-				"boolean := require_read_committed() AND require_unrenewed() AND require_durable_commit() " +
-				"AND is_operator(",
+			"SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s' SET plan_cache_mode = " +
+				"force_generic_plan AS $$ #variable_conflict use_column DECLARE ok boolean := " +
+				"require_read_committed() AND require_unrenewed() AND require_durable_commit() AND is_operator(",
+			"SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$ " +
+				"#variable_conflict use_column DECLARE ok boolean := require_read_committed() AND " +
+				"require_unrenewed() AND require_durable_commit() AND is_operator(",
 		},
 	}, integration, "^TestABreakWaits"},
 	{"a break does not say who is in its way", []edit{

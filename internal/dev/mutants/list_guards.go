@@ -211,6 +211,17 @@ var ofGuards = []mutant{
 		{schema, "pg_catalog.jsonb_build_object('lock', e.lock, 'waiter',", "pg_catalog.to_jsonb(e) || " +
 			"pg_catalog.jsonb_build_object('lock', e.lock, 'waiter',"},
 	}, library, "^TestI5_NobodyReadsTheOwners"},
+	{"I5 a list of locks that are left has the tickets of others in its plans", []edit{
+		{schema, "p_over timestamptz) RETURNS boolean LANGUAGE plpgsql STABLE SET plan_cache_mode = " +
+			"force_generic_plan", "p_over timestamptz) RETURNS boolean LANGUAGE plpgsql STABLE"},
+	}, library, "^TestI5_NoPlanShows"},
+	{"I5 a break has the rows of others in its plans", []edit{
+		{schema, "SET lock_timeout = '5s' SET plan_cache_mode = force_generic_plan AS $$ #variable_conflict " +
+			"use_column DECLARE ok boolean := require_read_committed() AND require_unrenewed() AND " +
+			"require_durable_commit() AND has_bytes(",
+			"SET lock_timeout = '5s' AS $$ #variable_conflict use_column DECLARE ok boolean := " +
+				"require_read_committed() AND require_unrenewed() AND require_durable_commit() AND has_bytes("},
+	}, library, "^TestI5_NoPlanShows"},
 	{"statistics reads the schema's name as if it had no quotes", []edit{
 		{schema, "AND c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND " +
 			"r.database", "AND c.relnamespace = current_schema()::regnamespace AND r.database"},
