@@ -144,9 +144,6 @@ func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
 	wg.Wait()
 	look.exec(t, `SELECT pg_stat_clear_snapshot()`)
 	wantCount(t, look, 0, "I25: %d deadlocks", `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`)
-	if n := one[int](t, look, `SELECT count(*) FROM ledger`); n < 20 {
-		t.Errorf("%d writes are too few to show anything", n)
-	}
 	// The static half: no function reads or writes fences but those that pass them, guard with them, or show them to an
 	// operator.
 	if got, want := one[string](t, look,

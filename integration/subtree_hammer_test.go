@@ -21,7 +21,7 @@ func TestI1_NobodyOverlapsInATree(t *testing.T) {
 	db := pgtest.Parallel(t)
 	look := newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE inside (who int PRIMARY KEY, name text COLLATE "C", subtree bool, mode text)`)
-	ctx := underLoad(t, 10*time.Second, look, `SELECT coalesce(sum(grants), 0) > 200 FROM pglock.locks`)
+	ctx := underLoad(t, 10*time.Second, look, `SELECT coalesce(sum(grants), 0) > 20 FROM pglock.locks`)
 	const workers = 8
 	over := make(chan error, workers)
 	for w := range workers {

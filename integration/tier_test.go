@@ -55,7 +55,8 @@ func rarely(n int) int {
 }
 
 // underLoad ends when there was load for so long, less outside the long tier, and p's query says that it was enough
-// to show something: a busy machine needs longer. It ends within patience. Nobody else uses p before it has ended.
+// to show something: a busy machine needs longer. The test fails if there never was. Nobody else uses p before it has
+// ended.
 func underLoad(t *testing.T, d time.Duration, p *peer, enough string) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -63,7 +64,7 @@ func underLoad(t *testing.T, d time.Duration, p *peer, enough string) context.Co
 	go func() {
 		defer close(over)
 		defer cancel()
-		for began := time.Now(); time.Since(began) < patience && ctx.Err() == nil; {
+		for began := time.Now(); time.Since(began) < 2*patience && ctx.Err() == nil; {
 			time.Sleep(10 * time.Millisecond) // between two looks
 			var yes bool
 			if time.Since(began) < lasting(d) {
@@ -76,6 +77,9 @@ func underLoad(t *testing.T, d time.Duration, p *peer, enough string) context.Co
 			if yes {
 				return
 			}
+		}
+		if ctx.Err() == nil {
+			t.Errorf("the load of %v was not enough: %s", 2*patience, enough)
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-over })
