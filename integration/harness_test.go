@@ -200,22 +200,19 @@ func awaitExpiry(t *testing.T, look *peer, name string) {
 }
 
 // one reads one value.
-func one[T any](t *testing.T, p *peer, sql string, args ...any) (v T) {
-	t.Helper()
-	if err := p.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return v
+func one[T any](tb testing.TB, p *peer, sql string, args ...any) (v T) {
+	tb.Helper()
+	return pgtest.One[T](tb, p, sql, args...)
 }
 
 // wantCount compares a number; what may show it with %d.
-func wantCount(t *testing.T, look *peer, want int, what, sql string, args ...any) {
-	t.Helper()
-	if n := one[int](t, look, sql, args...); n != want {
+func wantCount(tb testing.TB, look *peer, want int, what, sql string, args ...any) {
+	tb.Helper()
+	if n := one[int](tb, look, sql, args...); n != want {
 		if strings.Contains(what, "%") {
 			what = fmt.Sprintf(what, n)
 		}
-		t.Error(what)
+		tb.Error(what)
 	}
 }
 
@@ -227,22 +224,27 @@ func state(err error) string {
 	return ""
 }
 
-// logGrants makes the database keep a log of every change of every lock row, numbered while the row is locked. A
-// hand-over ends one lease and grants the next in one row version: ended_at says when.
+// logGrants makes the database keep a log of every change of every lock row, numbered while the row is locked. In
+// old_expires it says when the row's lease before had ended. Only hand_over ends one lease and grants the next in one
+// row version: that says when by another ended_at. Otherwise ended_at is the end of a lease long before.
 func logGrants(t *testing.T, p *peer) {
 	t.Helper()
 	p.exec(t, `
 		CREATE TABLE public.grant_log (
 			n bigint GENERATED ALWAYS AS IDENTITY, name text, slot int, mode text, capacity int, ticket bigint, grant_id uuid,
 			old_token bigint, new_token bigint, old_expires timestamptz, new_expires timestamptz,
-			granted_at timestamptz, ended_at timestamptz, logged_at timestamptz DEFAULT clock_timestamp());
+			granted_at timestamptz, logged_at timestamptz DEFAULT clock_timestamp());
 		CREATE FUNCTION public.log_grant() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+		DECLARE callers text;
 		BEGIN
+			GET DIAGNOSTICS callers = PG_CONTEXT;
 			IF OLD IS NULL OR OLD.token <> NEW.token OR OLD.expires_at <> NEW.expires_at THEN
-				INSERT INTO public.grant_log (name, slot, mode, capacity, ticket, grant_id, old_token, new_token, old_expires, new_expires, granted_at, ended_at)
+				INSERT INTO public.grant_log (name, slot, mode, capacity, ticket, grant_id, old_token, new_token, old_expires, new_expires, granted_at)
 					VALUES (NEW.name, NEW.slot, NEW.mode, NEW.capacity, NEW.ticket, NEW.grant_id, OLD.token, NEW.token,
-						CASE WHEN NEW.token <> OLD.token AND NEW.ended_at IS DISTINCT FROM OLD.ended_at THEN NEW.acquired_at -- handed over
-							WHEN NEW.ended_at <= OLD.expires_at THEN NEW.ended_at ELSE OLD.expires_at END, NEW.expires_at, NEW.acquired_at, NEW.ended_at);
+						CASE WHEN NEW.expires_at = '-infinity' THEN LEAST(NEW.ended_at, OLD.expires_at) -- released, or broken
+							WHEN OLD.expires_at = '-infinity' THEN OLD.ended_at                         -- before this grant
+							WHEN callers LIKE '%hand_over(%' AND NEW.ended_at IS DISTINCT FROM OLD.ended_at THEN NEW.acquired_at
+							ELSE OLD.expires_at END, NEW.expires_at, NEW.acquired_at);
 			END IF;
 			RETURN NULL;
 		END $$;
@@ -251,17 +253,17 @@ func logGrants(t *testing.T, p *peer) {
 
 // checkGrants reads the log: no two leases of one slot overlap by the server's clock, and tokens strictly increase. It
 // returns the number of grants.
-func checkGrants(t *testing.T, p *peer) int {
-	t.Helper()
-	wantCount(t, p, 0, "I1: %d grants began before the lease before them had ended", `SELECT count(*) FROM public.grant_log
+func checkGrants(tb testing.TB, p *peer) int {
+	tb.Helper()
+	wantCount(tb, p, 0, "I1: %d grants began before the lease before them had ended", `SELECT count(*) FROM public.grant_log
 		WHERE new_token IS DISTINCT FROM old_token AND new_expires > '-infinity' AND old_expires > granted_at`)
-	wantCount(t, p, 0, "I2: %d grants have a token that is not greater than the one before",
+	wantCount(tb, p, 0, "I2: %d grants have a token that is not greater than the one before",
 		`SELECT count(*) FROM (
 			SELECT new_token, lag(new_token) OVER (PARTITION BY name, slot ORDER BY n) AS before, old_token,
 			       new_expires > '-infinity' AND (old_token IS NULL OR granted_at <> lag(granted_at) OVER (PARTITION BY name, slot ORDER BY n)) AS is_grant
 			FROM public.grant_log) l
 		WHERE before IS NOT NULL AND (new_token < before OR is_grant AND new_token <= before)`)
-	return one[int](t, p, `SELECT count(DISTINCT new_token) FROM public.grant_log`)
+	return one[int](tb, p, `SELECT count(DISTINCT new_token) FROM public.grant_log`)
 }
 
 // waits counts the calls of a client that have begun to wait: they know their place in the queue.

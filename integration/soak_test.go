@@ -363,8 +363,8 @@ type logged struct {
 	Token   int64
 	Granted *time.Time
 	Expires *time.Time // nil: released
-	Ended   *time.Time
-	Dead    []int64 // tickets
+	Ended   *time.Time // the lease before
+	Dead    []int64    // tickets
 }
 
 // span is a lease by the server's clock.
@@ -390,7 +390,7 @@ func checkQueue(t *testing.T, p *peer) (seen tally) {
 			FROM public.ticket_log WHERE ticket > 0
 			UNION ALL
 			SELECT n, name, grant_id, xmin::text, NULL, false, false, slot, mode, coalesce(capacity, 0), new_token, granted_at,
-				nullif(new_expires, '-infinity'), ended_at, dead
+				nullif(new_expires, '-infinity'), old_expires, dead
 			FROM public.grant_log) l
 		ORDER BY CASE WHEN ticket > 0 AND NOT queued THEN least(n, min(n) FILTER (WHERE ticket IS NULL) OVER (PARTITION BY name, xact)) ELSE n END, ticket IS NULL, n`)
 	log := must.Get(pgx.CollectRows(rows, pgx.RowToStructByName[logged]))(t)
