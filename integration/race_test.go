@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -144,14 +145,16 @@ func TestI8_WaiterLooksAgainAfterAReleaseUnderWay(t *testing.T) {
 	}
 }
 
-// I8: hints that are lost cost one look. The listener's connection is cut before every round and cannot come back.
+// I8: hints that are lost cost one look.
 func TestI8_LostHintsCostALook(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(t *testing.T, look *peer){
 		"no listener ever": func(*testing.T, *peer) {},
 		"the connection that listens is ended before every release": func(t *testing.T, look *peer) {
-			look.exec(t,
-				`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'pglock %'`)
+			pgtest.Eventually(t, "a connection that listens to be ended", func() bool {
+				return one[int](t, look,
+					`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'pglock %'`) > 0
+			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -164,7 +167,7 @@ func TestI8_LostHintsCostALook(t *testing.T) {
 			}
 			b := newClient(t, db.Pool(t), opts...)
 			const rounds = 10
-			began := time.Now()
+			var took [rounds]time.Duration
 			for n := range rounds {
 				holder, err := a.Acquire(t.Context(), "x")
 				if err != nil {
@@ -174,10 +177,16 @@ func TestI8_LostHintsCostALook(t *testing.T) {
 				acquireInBackground(t.Context(), b, n, "x", got)
 				awaitQueue(t, look, "x", 1)
 				lose(t, look)
+				began := time.Now()
 				must.Do(t, holder.Release(t.Context()))
-				must.Do(t, served(t, got).Release(t.Context()))
+				next := served(t, got)
+				took[n] = time.Since(began)
+				must.Do(t, next.Release(t.Context()))
 			}
-			t.Logf("%d rounds in %v", rounds, time.Since(began))
+			t.Logf("the grants took %v", took)
+			if best := slices.Min(took[:]); best > 2*time.Second { // a busy machine delays some of them
+				t.Errorf("I8: no grant was found within %v after the release", best)
+			}
 		})
 	}
 }
