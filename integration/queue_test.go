@@ -157,6 +157,7 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	const waiters = 20
 	holder := mustTry(t, clients[0], "x")
 	got := make(chan fetched, waiters)
+	queued := time.Now()
 	for n := range waiters {
 		acquireInBackground(t.Context(), clients[n%2], n, "x", got)
 		awaitQueue(t, look, "x", n+1)
@@ -168,6 +169,8 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	}
 	mustRelease(t, holder)
 	took := time.Since(began)
+	// A client looks in intervals of 20 ms that double up to a second, each less up to a quarter.
+	mayLook := len(clients) * (6 + int(time.Since(queued)/(750*time.Millisecond)))
 	for n, c := range clients {
 		must.Do(t, c.Close(t.Context()))
 		pools[n].Close()
@@ -182,12 +185,48 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	})
 	asked, told, looked := calls("acquire_lease"), calls("announce"), calls("look")
 	t.Logf("%d hand-overs in %v: %d requests, %d announcements, %d looks", waiters, took, asked, told, looked)
+	if looked > mayLook {
+		t.Errorf("%d looks, want %d at most", looked, mayLook)
+	}
 	// A look may find a grant a moment before its hint comes: then the call asks once more.
 	if asked < waiters+1 || asked > waiters+1+max(2, looked) {
 		t.Errorf("%d requests for %d acquisitions", asked, waiters+1)
 	}
 	if told < waiters-2 || told > waiters+1 { // the last release cannot know that nobody is left
 		t.Errorf("%d announcements for %d hand-overs", told, waiters)
+	}
+}
+
+// A release wakes one waiter, not all: of those who listen and queue only the next one hears of it. What the others
+// hear next is what each is sent afterwards.
+func TestI9_Trap7_AReleaseWakesOneWaiter(t *testing.T) {
+	db := pgtest.Parallel(t)
+	holder, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+	held := holder.mustAcquire(t, "x", time.Minute)
+	var waiters [3]*peer
+	var tickets [len(waiters)]queued
+	for n := range waiters {
+		waiters[n] = newPeer(t, db.URL())
+		waiters[n].listen(t)
+		tickets[n] = waiters[n].mustEnqueue(t, "x", "exclusive", nil)
+	}
+	for served := range waiters {
+		h := holder.handing(t, `SELECT more -> 'handed' FROM pglock.release_lease($1, $2, $3)`, "x", held.token,
+			held.id.String())
+		holder.exec(t, `SELECT pglock.announce('{x}', $1)`, h.slots)
+		for n, w := range waiters {
+			look.exec(t, `SELECT pg_notify($1, 'afterwards')`, w.channel())
+			said := w.hear(t)
+			if n == served {
+				wantHint(t, look, said, tickets[n].grant, tickets[n].ticket)
+				said = w.hear(t)
+			}
+			if said != "afterwards" {
+				t.Errorf("the release for waiter %d told waiter %d %q", served, n, said)
+			}
+		}
+		holder, held = waiters[served], tickets[served].grant
+		held.token = grantOf(t, look, "x", held.id)
 	}
 }
 

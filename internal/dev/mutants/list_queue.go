@@ -123,6 +123,10 @@ var ofTheQueue = []mutant{
 		{schema, "AND q.ticket > p_served ORDER BY q.ticket LIMIT 1;", "AND q.ticket > p_served ORDER BY q.ticket " +
 			"DESC LIMIT 1;"},
 	}, integration, "^TestI9_Waiters"},
+	{"I9 trap 7: a release wakes all who wait", []edit{
+		{schema, "n := n + 1; ok := pg_notify(", "n := n + 1; PERFORM pg_notify('pglock_' || " +
+			"replace(q.session_id::text, '-', ''), 'free') FROM waiters q WHERE q.name = r.name; ok := pg_notify("},
+	}, integration, "^TestI9_Trap7_"},
 	{"I9 a newcomer overtakes the queue", []edit{
 		{
 			schema,
