@@ -10,7 +10,8 @@ var ofGrants = []mutant{
 	}, integration, "^TestI1_AllWays|^TestI1_I13_|^TestI1_I2_AllWays"},
 	{"I1 a lock is taken for free shortly before its lease has run out", []edit{
 		{schema, "SELECT p_expires_at OPERATOR(pg_catalog.=) '-infinity' AND p_top_slot", "SELECT p_expires_at " +
-			"OPERATOR(pg_catalog.-) interval '30 ms' OPERATOR(pg_catalog.<) pg_catalog.clock_timestamp() AND p_top_slot"},
+			"OPERATOR(pg_catalog.-) interval '30 ms' OPERATOR(pg_catalog.<) pg_catalog.clock_timestamp() AND " +
+			"p_top_slot"},
 	}, integration, "^TestI1_GrantIntervals"},
 	{"I1 a free lock is granted beside readers", []edit{
 		{
