@@ -273,7 +273,7 @@ var checks = []struct {
 
 // What COMMIT answers, for everything that may happen to the lease after the fence, at every isolation level. The level
 // of the history changes nothing.
-func TestI4_I10_I18_A5_CommitAnswersForWhatBecameOfTheLease(t *testing.T) {
+func TestI4_I10_I18_Trap5_A5_CommitAnswersForWhatBecameOfTheLease(t *testing.T) {
 	t.Parallel()
 	for _, history := range []string{"losses", "all"} {
 		db := pgtest.Database(t)

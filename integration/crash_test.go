@@ -193,7 +193,7 @@ func TestLeaseHandedToAWaiterThatDiedEndsWithItsTTL(t *testing.T) {
 
 // I8: the server crashes while calls wait; they keep their places, or queue again, and are served.
 func TestI8_WaitersSurviveAServerCrash(t *testing.T) {
-	pgtest.Long(t, "TestI12_GrantsSurviveACrash", "TestI8_LostHintsCostALook")
+	pgtest.Long(t, "TestI12_I2_GrantsSurviveACrash", "TestI8_LostHintsCostALook")
 	t.Parallel()
 	server := migrated(t, nil)
 	c := newClient(t, newPool(t, server.URL()))

@@ -16,7 +16,7 @@ import (
 
 // A session default of synchronous_commit = off must not make a grant volatile: no token that was answered before a
 // crash is answered again after it.
-func TestI12_GrantsSurviveACrash(t *testing.T) {
+func TestI12_I2_GrantsSurviveACrash(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	server := migrated(t, map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s",
 		"wal_writer_flush_after": "1GB", "autovacuum": "off"})
@@ -72,7 +72,7 @@ func TestI12_GrantsSurviveACrash(t *testing.T) {
 
 // A refused try writes nothing: no WAL, no row lock, no sequence value, no transaction ID.
 func TestI13_RefusedTryWritesNothing(t *testing.T) {
-	pgtest.Long(t, "TestI13_RefusedTryInAnyWayWritesNothing")
+	pgtest.Long(t, "TestI13_Trap6_RefusedTryInAnyWayWritesNothing")
 	t.Parallel()
 	server := migrated(t, map[string]string{"autovacuum": "off", "wal_level": "minimal", "max_wal_senders": "0"})
 	p := newPeer(t, server.URL())

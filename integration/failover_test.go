@@ -110,7 +110,7 @@ func checkAscent(t *testing.T, eras ...[]int64) {
 // A failover that lost commits has lost tokens with them. What is granted after it has greater tokens than every grant
 // before, also those that are lost, also of locks that nobody has ever heard of; and the fences refuse the lost ones.
 func TestI22_TokensAscendAfterAFailoverThatLostCommits(t *testing.T) {
-	pgtest.Long(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
+	pgtest.Long(t, "TestI22_I2_Trap12_TokensAscendAfterAFailoverThatLostSteps")
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	look := newPeer(t, primary.url)
@@ -161,7 +161,7 @@ func TestI22_TokensAscendAfterAFailoverThatLostCommits(t *testing.T) {
 // Failovers in a row, of which the second loses, and the third keeps, what the primary before had put on record about
 // its own promotion: tokens of four timelines in one order.
 func TestI22_TokensAscendAfterASecondFailover(t *testing.T) {
-	pgtest.Long(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
+	pgtest.Long(t, "TestI22_I2_Trap12_TokensAscendAfterAFailoverThatLostSteps")
 	t.Parallel() // it has servers of its own
 	records := []string{"lost", "kept"}
 	if testing.Short() {
@@ -196,7 +196,7 @@ func failOver(t *testing.T, primary, standby *node, era string) []int64 {
 
 // A failover loses every way in which the primary has raised its tokens besides: by hand, because a lock's token was
 // above the sequence, and because a pruned lock's was. What the new primary grants is above all that.
-func TestI22_TokensAscendAfterAFailoverThatLostSteps(t *testing.T) {
+func TestI22_I2_Trap12_TokensAscendAfterAFailoverThatLostSteps(t *testing.T) {
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	look := newPeer(t, primary.url)
@@ -226,7 +226,7 @@ func TestI22_TokensAscendAfterAFailoverThatLostSteps(t *testing.T) {
 // The old primary is not dead, and goes on granting: nothing in a library prevents that. Its tokens stay below those of
 // the new one, so that whoever compares tokens knows whose are old.
 func TestI22_OldPrimaryThatGoesOnStaysBelow(t *testing.T) {
-	pgtest.Long(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
+	pgtest.Long(t, "TestI22_I2_Trap12_TokensAscendAfterAFailoverThatLostSteps")
 	if testing.Short() {
 		t.Skip("two more servers")
 	}
@@ -251,7 +251,7 @@ func TestI22_OldPrimaryThatGoesOnStaysBelow(t *testing.T) {
 // own lock, and is rolled back, so that the next one is again the first. Before that, another client is granted a
 // lock: it waits for nobody, and computes the same epoch by itself.
 func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
-	pgtest.Long(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
+	pgtest.Long(t, "TestI22_I2_Trap12_TokensAscendAfterAFailoverThatLostSteps")
 	t.Parallel() // it has servers of its own
 	const (
 		hold = `SELECT pglock.acquire_lease('x', '10000000-0000-0000-0000-000000000000', gen_random_uuid(), 'holder', '1 h'); `
@@ -326,7 +326,7 @@ func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
 // there are failovers too that lose what the server had put on record: the tokens of all of these go on ascending, for
 // locks that came along and for new ones, and the fences that came along let the new holders through.
 func TestI22_TokensAscendAfterARestore(t *testing.T) {
-	pgtest.Long(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
+	pgtest.Long(t, "TestI22_I2_Trap12_TokensAscendAfterAFailoverThatLostSteps")
 	if testing.Short() {
 		t.Skip("five servers, one after the other")
 	}
@@ -370,7 +370,7 @@ func TestI22_TokensAscendAfterARestore(t *testing.T) {
 // failover loses the first record of the new one, and the promoted standby's timeline is the recorded number. It is
 // another timeline all the same: tokens ascend, and a grace counts.
 func TestI22_TokensAscendAfterARestoreAndAFailoverThatLostItsRecord(t *testing.T) {
-	pgtest.Long(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
+	pgtest.Long(t, "TestI22_I2_Trap12_TokensAscendAfterAFailoverThatLostSteps")
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	look := newPeer(t, primary.url)

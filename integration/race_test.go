@@ -65,7 +65,7 @@ func orZero[T any](p *T) (v T) {
 
 // I8: no wake-up is missed between looking and waiting. A waiter that has found the lock held, and not yet committed
 // its ticket, is waited for by the release, which then hands the lock over to it.
-func TestI8_ReleaseWaitsForATicketThatIsBeingWritten(t *testing.T) {
+func TestI8_Trap7_ReleaseWaitsForATicketThatIsBeingWritten(t *testing.T) {
 	t.Parallel()
 	for _, lock := range []struct {
 		mode     string

@@ -163,7 +163,7 @@ func clientProgram(t *testing.T, of *node, name string) string {
 // A client with both hosts in its connection string, over a failover that lost commits: the holder of a lost grant
 // learns it from its first heartbeat that reaches the new primary; other leases and waiting calls continue.
 func TestI7_HolderOfALostGrantIsToldByItsNextHeartbeat(t *testing.T) {
-	pgtest.Long(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
+	pgtest.Long(t, "TestI22_I2_Trap12_TokensAscendAfterAFailoverThatLostSteps")
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	standby := newStandby(t, primary)

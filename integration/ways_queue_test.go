@@ -367,7 +367,7 @@ func TestI12_I24_CallsAloneWaitForTheDiskWhereTheyGrant(t *testing.T) {
 }
 
 // A refused try writes nothing in any way: no WAL, no row lock, no sequence value, no transaction ID.
-func TestI13_RefusedTryInAnyWayWritesNothing(t *testing.T) {
+func TestI13_Trap6_RefusedTryInAnyWayWritesNothing(t *testing.T) {
 	t.Parallel() // it has a server of its own
 	server := migrated(t, map[string]string{"autovacuum": "off", "wal_level": "minimal", "max_wal_senders": "0"})
 	p := newPeer(t, server.URL())
@@ -535,7 +535,7 @@ func TestI22_GrantsInAnyWayCarryTheEpoch(t *testing.T) {
 }
 
 // The first grant on a timeline that is not on record begins a new epoch, in whatever way it is made.
-func TestI22_FirstGrantOnANewTimelineBeginsAnEpoch(t *testing.T) {
+func TestI22_Trap12_FirstGrantOnANewTimelineBeginsAnEpoch(t *testing.T) {
 	db := pgtest.Parallel(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	promoted := func() int64 { // as after a promotion, which is another process on another timeline

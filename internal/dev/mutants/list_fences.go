@@ -79,11 +79,11 @@ var ofFences = []mutant{
 		{schema, "  IF NOT FOUND THEN\n    PERFORM {{schema}}.refuse_lease(p_name, p_token, p_grant_id, p_slot);",
 			"  IF false THEN\n    PERFORM {{schema}}.refuse_lease(p_name, p_token, p_grant_id, p_slot);"},
 	}, integration, "^TestI16_Wait|^TestI3_Fence"},
-	{"I4 I18 COMMIT reads the lease plainly", []edit{
+	{"I4 I18 trap 5: COMMIT reads the lease plainly", []edit{
 		{schema, "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot " +
 			"FOR KEY SHARE;", "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot " +
 			"OPERATOR(pg_catalog.=) NEW.slot;"},
-	}, integration, "^TestI4_I18_|^TestI4_NoTakeover"},
+	}, integration, "^TestI4_I10_I18_Trap5_"},
 	{"I4 COMMIT reads the lease plainly: a release slips in", []edit{
 		{schema, "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot " +
 			"FOR KEY SHARE;", "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot " +

@@ -139,9 +139,9 @@ var ofGrants = []mutant{
 			"THEN take_head(w.name, true, true) END, p_wait, true);",
 		},
 	}, integration, "^TestI13_|^TestI1_I13_"},
-	{"I13 a try that is refused writes", []edit{
+	{"I13 trap 6: a try that is refused writes", []edit{
 		{schema, "IF NOT stays AND is_taken(w, head) THEN", "IF false THEN"},
-	}, integration, "^TestI13_RefusedTry"},
+	}, integration, "^TestI13_(Trap6_)?RefusedTry"},
 	{"I13 a try that is refused looks at more than the head", []edit{
 		{schema, "  IF held AND p_head.grant_id <> w.grant_id THEN\n    RETURN true;", "  IF false THEN\n    RETURN " +
 			"true;"},
@@ -217,7 +217,7 @@ var ofGrants = []mutant{
 	{"I22 the first grant of a server process goes by the epoch before", []edit{
 		{schema, "  SELECT i.epoch INTO base FROM installation i WHERE i.started = pg_postmaster_start_time();",
 			"  SELECT i.epoch INTO base FROM installation i;"},
-	}, integration, "^TestI22_FirstGrant"},
+	}, integration, "^TestI22_Trap12_FirstGrant"},
 	{"I2 a step is not recorded while somebody has locked the record", []edit{
 		{schema, "PERFORM await_record();", ""},
 		{schema, "UPDATE installation i SET epoch = GREATEST(i.epoch, base);",
@@ -269,14 +269,14 @@ var ofTokens = []mutant{
 		{schema, "FILTER (WHERE held), pg_catalog.max(token) INTO",
 			"FILTER (WHERE held), pg_catalog.max(token) FILTER (WHERE held) INTO"},
 	}, integration, "^TestI2_TokensAscend"},
-	{"I2 a release deletes the row", []edit{
+	{"I2 trap 2: a release deletes the row", []edit{
 		{schema, "  UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = " +
 			"pg_catalog.clock_timestamp()\n  WHERE", "  DELETE FROM {{schema}}.locks l\n  WHERE"},
 	}, integration, "^TestTrap2_"},
 	{"I2 the sequence keeps numbers in store for each session", []edit{
 		{schema, "NO CYCLE CACHE 1;", "NO CYCLE CACHE 32;"},
 	}, integration, "MeetsAFault/^TryAcquire/lost"},
-	{"I22 tokens have no epoch", []edit{
+	{"I22 trap 12: tokens have no epoch", []edit{
 		{schema, "  token := (base << 36) + nextval('fencing_token_seq');\n  IF token <= p_above THEN",
 			"  token := nextval('fencing_token_seq');\n  IF token <= p_above THEN"},
 	}, integration, "^TestI22_Grants"},
@@ -296,7 +296,7 @@ var ofTokens = []mutant{
 	}, integration, "^TestI22_TokensAscendWhenTheTimelineIsSetBack"},
 	{"I22 a step counts as much as a change of the timeline", []edit{
 		{schema, "    RETURN last + 1;\n  ELSIF last >> 8", "    RETURN last + 256;\n  ELSIF last >> 8"},
-	}, integration, "^TestI22_TokensAscendAfterAFailoverThatLostSteps|^TestI22_Steps"},
+	}, integration, "^TestI22_I2_Trap12_TokensAscendAfterAFailoverThatLostSteps|^TestI22_Steps"},
 	{"I22 steps that are used up begin a line", []edit{
 		{schema, "  ELSIF last >> 8 = p_epoch >> 8 AND p_above >> 44 <= p_epoch >> 8 THEN", "  ELSIF false THEN"},
 	}, integration, "^TestI22_Steps|^TestI22_Where"},
@@ -341,7 +341,7 @@ var ofTheFirstStatement = []mutant{
 		{schema, "FROM {{schema}}.installation i\n             WHERE i.started OPERATOR(pg_catalog.=) " +
 			"pg_catalog.pg_postmaster_start_time())\n            OPERATOR(pg_catalog.+)",
 			"FROM {{schema}}.installation i)\n            OPERATOR(pg_catalog.+)"},
-	}, integration, "^TestI22_EveryKind|^TestI22_First"},
+	}, integration, "^TestI22_EveryKind|^TestI22_Trap12"},
 	{"I11 a free lock is granted for a TTL that is too short", []edit{
 		{schema, "      AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl", "      AND p_ttl"},
 	}, library, "^TestI11_"},

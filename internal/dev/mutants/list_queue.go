@@ -2,7 +2,7 @@ package main
 
 // ofTheQueue are the faults of waiting: of tickets, the order of the queue, hints and circles.
 var ofTheQueue = []mutant{
-	{"I8 a ticket is written without the head's lock", []edit{
+	{"I8 trap 7: a ticket is written without the head's lock", []edit{
 		{schema, "LIMIT 1 FOR KEY SHARE); EXIT WHEN head.name", "LIMIT 1); EXIT WHEN head.name"},
 	}, integration, "^TestI8_"},
 	{"I8 who asks again has the ticket that was passed over", []edit{
@@ -192,7 +192,7 @@ var ofTheQueue = []mutant{
 	}, integration, "^TestI8_NoTicket"},
 	{"I8 a release of a slot does not take the head", []edit{
 		{schema, "head := take_head(p_name, true, false); mine := (", "mine := ("},
-	}, integration, "^TestI8_ReleaseWaits|^TestI8_WhoeverEnds"},
+	}, integration, "^TestI8_Trap7_|^TestI8_WhoeverEnds"},
 	{"I8 who takes the head waits for nobody who has joined", []edit{
 		{schema, "LIMIT 1 FOR UPDATE); ELSE head := (", "LIMIT 1 FOR NO KEY UPDATE); ELSE head := ("},
 	}, integration, "^TestI8_WhoeverEnds"},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,6 +29,19 @@ func TestEveryMutantHasANameOfItsOwn(t *testing.T) {
 			t.Errorf("there are two of the name %q", m.name)
 		}
 		seen[m.name] = true
+	}
+}
+
+func TestEveryPromiseAndEveryTrapHasAMutant(t *testing.T) {
+	for of, numbers := range map[string]int{"I": 25, "trap ": 12} {
+		for n := range numbers {
+			name := fmt.Sprint(of, n+1)
+			if !slices.ContainsFunc(all, func(m mutant) bool {
+				return regexp.MustCompile(`\b` + name + `\b`).MatchString(m.name)
+			}) {
+				t.Errorf("no mutant is of %s", name)
+			}
+		}
 	}
 }
 

@@ -43,7 +43,7 @@ func TestTheShortTierShowsEveryPromise(t *testing.T) {
 			want[fmt.Sprintf("I%d", n)] = 2
 		}
 	}
-	for _, n := range []int{1, 2, 3, 4, 8, 9, 10} {
+	for n := 1; n <= 12; n++ {
 		want[fmt.Sprintf("Trap%d", n)] = 1
 	}
 	for p, n := range want {
