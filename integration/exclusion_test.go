@@ -59,14 +59,19 @@ func (c *complaints) Error(...any)          { c.n++ }
 func (c *complaints) Errorf(string, ...any) { c.n++ }
 
 // A lease is granted over one that runs, of a name that was released before; and also where the row says that it was
-// handed over. The checks of the log see both.
+// handed over. The checks of the log see both, and take no hand-over for one.
 func TestI1_TheChecksOfTheLogSeeATheft(t *testing.T) {
 	db := pgtest.Parallel(t)
-	p := newPeer(t, db.URL())
+	p, waiter := newPeer(t, db.URL()), newPeer(t, db.URL())
 	logGrants(t, p)
 	for _, ended := range []string{"ended_at", "clock_timestamp()"} {
 		must.Get(p.release(t.Context(), p.mustAcquire(t, "x", time.Minute)))(t)
-		p.mustAcquire(t, "x", time.Minute)
+		g := p.mustAcquire(t, "x", time.Minute)
+		waiter.mustEnqueue(t, "x", "exclusive", nil)
+		if outcome := one[string](t, p, `SELECT outcome FROM pglock.hand_over('x', $1, $2, 'peer')`, g.token,
+			g.id.String()); outcome != "handed over" {
+			t.Fatal(outcome)
+		}
 		checkGrants(t, p)
 		checkModes(t, p)
 		p.exec(t, `UPDATE pglock.locks SET token = nextval('pglock.fencing_token_seq') + token,
