@@ -3,6 +3,7 @@ package pglock
 import (
 	"context"
 	"iter"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -16,8 +17,12 @@ import (
 const (
 	// watchLasting is how long the server announces changes after one request.
 	watchLasting = time.Minute
-	// watchLook is how often a watcher looks without a notification.
+	// watchLook is how often a watcher looks that hears no notifications, or whose lock has just changed. One that
+	// hears looks for what nobody has announced: after a tenth (1/watchPart) of the time for which the lock has stood
+	// still, and so often that the server goes on announcing.
 	watchLook = time.Second
+	watchPart = 10
+	watchRest = watchLasting / 3
 )
 
 // ChangeKind says what happened to a watched lock.
@@ -49,9 +54,10 @@ type watcher struct {
 
 // Watch yields the lock's present state and then each change, for as long as the loop runs. A slow loop body
 // may miss older changes: it gets the newest one instead, so the last one is always the present state. The lock
-// need not exist yet. The server announces changes only while somebody watches. Without notifications, changes
-// are seen within a second. While the server is unreachable nothing is yielded, and the watch continues when it
-// is back.
+// need not exist yet. The server announces changes only while somebody watches. Where no notifications arrive,
+// changes are seen within a second. Where one is lost while others arrive, a look sees the change: after a tenth
+// of the time for which the lock has stood still, from one second to twenty. While the server is unreachable
+// nothing is yielded, and the watch continues when it is back.
 //
 //	for change, err := range client.Watch(ctx, "report") {
 //		if err != nil {
@@ -148,7 +154,7 @@ func (c *Client) follow(ctx context.Context, name string, tell func(Change) bool
 	looking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
-	for w.await(looking, before) {
+	for changed := time.Now(); w.await(looking, c.untilLook(time.Since(changed)), before); {
 		after, _, err := c.backend.Watch(looking, name, watchLasting)
 		switch {
 		case err == nil:
@@ -159,17 +165,27 @@ func (c *Client) follow(ctx context.Context, name string, tell func(Change) bool
 			signal(w.wake)
 			continue
 		}
-		if news, changed := compare(before, after); changed && !tell(news) {
-			return nil
+		if news, differs := compare(before, after); differs {
+			if changed = time.Now(); !tell(news) {
+				return nil
+			}
 		}
 		before = after
 	}
 	return ErrClosed // unless ctx has ended
 }
 
-// await blocks until something may have changed since the last look. False: ctx has ended.
-func (w *watcher) await(ctx context.Context, before []LockInfo) bool {
-	next := watchLook
+// untilLook is how long a watcher waits for a notification before it looks, if its lock has not changed for so long.
+func (c *Client) untilLook(still time.Duration) time.Duration {
+	if !c.queue.Hears() {
+		return watchLook
+	}
+	next := max(watchLook, min(still/watchPart, watchRest))
+	return next - rand.N(next/4) // or many would look at once
+}
+
+// await blocks until something may have changed since the last look, for next at most. False: ctx has ended.
+func (w *watcher) await(ctx context.Context, next time.Duration, before []LockInfo) bool {
 	for _, i := range before {
 		if i.Held {
 			next = min(next, i.Remaining+queue.AskLate) // nobody announces an expiry

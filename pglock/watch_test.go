@@ -202,29 +202,60 @@ func TestWatchTellsTheStateFirstAndThenWhatItHears(t *testing.T) {
 }
 
 func TestWatchSeesEachChangeByItselfWhereItHearsNothing(t *testing.T) {
-	for name, hears := range map[string]bool{"hearing": true, "deaf": false} {
-		t.Run(name, fakeClock(func(t *testing.T, s *fakeStore) {
-			if hears {
-				hearing(s)
-			}
-			w := newWatched(s, held(0, 5, "a"))
-			changes := watching(t.Context(), startClient(t, s, trust.SystemClock()))
-			expect(t, changes, ChangeState, 5)
-			time.Sleep(time.Minute)
-			before := len(s.of("watch"))
-			time.Sleep(time.Minute)
-			// A listener that tries to listen again makes it look too, a few times a minute.
-			if n, want := len(s.of("watch"))-before, 60; n < want-1 || n > want+5 {
-				t.Errorf("%d looks in a minute, want %d", n, want)
-			}
-			w.becomes(held(0, 6, "b"))
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
+		w := newWatched(s, held(0, 5, "a"))
+		changes := watching(t.Context(), startClient(t, s, trust.SystemClock()))
+		expect(t, changes, ChangeState, 5)
+		time.Sleep(time.Minute)
+		before := len(s.of("watch"))
+		time.Sleep(time.Minute)
+		// A listener that tries to listen again makes it look too, a few times a minute.
+		if n, want := len(s.of("watch"))-before, 60; n < want-1 || n > want+5 {
+			t.Errorf("%d looks in a minute, want %d", n, want)
+		}
+		w.becomes(held(0, 6, "b"))
+		began := time.Now()
+		expect(t, changes, ChangeGranted, 6)
+		if late := time.Since(began); late > time.Second { // as the contract says
+			t.Errorf("told after %v, want within a second", late)
+		}
+	})
+}
+
+// While notifications arrive, a watch looks for what nobody has announced: often while the lock changes, and seldom
+// when it stands still.
+func TestWatchThatHearsLooksSeldomAtALockThatStandsStill(t *testing.T) {
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
+		hearing(s)
+		w := newWatched(s, held(0, 5, "a"))
+		c := startClient(t, s, trust.SystemClock())
+		changes := watching(t.Context(), c)
+		expect(t, changes, ChangeState, 5)
+		const more = 99
+		for range more {
+			go func() {
+				for range watching(t.Context(), c) {
+				}
+			}()
+		}
+		for token, still := range []time.Duration{0, time.Second, time.Minute, 5 * time.Minute} {
+			time.Sleep(still)
+			w.becomes(held(0, Token(6+token), "b"))
 			began := time.Now()
-			expect(t, changes, ChangeGranted, 6)
-			if late := time.Since(began); late > time.Second { // as the contract says
-				t.Errorf("told after %v, want within a second", late)
+			expect(t, changes, ChangeGranted, Token(6+token))
+			limit := max(time.Second, min(still/10, 20*time.Second)) // as the contract says
+			if late := time.Since(began); late > limit {
+				t.Errorf("told %v after an unannounced change of a lock that had stood for %v, want %v at most", late,
+					still, limit)
 			}
-		}))
-	}
+		}
+		time.Sleep(5 * time.Minute)
+		before := len(s.of("watch"))
+		time.Sleep(time.Minute)
+		if n := len(s.of("watch")) - before; n < 2*more || n > 5*more {
+			t.Errorf("%d looks of %d watches in a minute, want 3 to 4 each", n, more+1)
+		}
+	})
 }
 
 func TestWatchLooksWhenALeaseEndsBecauseNobodyTellsOfIt(t *testing.T) {
