@@ -24,28 +24,28 @@ BEGIN
     END;
   END IF;
   RETURN QUERY
-    WITH every AS MATERIALIZED (
-      SELECT q AS w, q.ticket, q.name FROM waiters q WHERE q.session_id = me),
-    served AS MATERIALIZED (
-      SELECT n.name, coalesce((SELECT l.served FROM locks l WHERE l.name = n.name AND l.slot = 0), 0) AS upto
-      FROM (SELECT DISTINCT e.name FROM every e) n),
-    mine AS MATERIALIZED (
-      SELECT e.*, s.upto FROM every e JOIN served s ON s.name = e.name WHERE e.ticket > s.upto),
-    own_firsts AS MATERIALIZED (   -- and who is before them, as serve sees it
-      SELECT n.ticket, (SELECT count(*) FROM (
-          SELECT FROM waiters q WHERE q.name = n.name AND q.ticket > n.upto AND q.ticket < n.ticket AND EXISTS (
-            SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp())
-          ORDER BY q.ticket LIMIT 8) b) AS ahead
-      FROM (SELECT m.name, m.upto, min(m.ticket) AS ticket FROM mine m GROUP BY m.name, m.upto) n)
-    SELECT m.ticket, coalesce(f.ahead, 8)::int, CASE WHEN f.ahead = 0 THEN microseconds_until(l.free_at) END,
-           CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.w, (
-             SELECT stuck_waits(array_agg(DISTINCT (n.w).owner_id)) FROM mine n WHERE n.ticket = ANY (p_nested)
-           )) END, m.upto, alive
-    FROM mine m CROSS JOIN LATERAL (      -- those before it wait for its owner, if that holds a subtree above
-        SELECT CASE WHEN is_own(m.w) THEN 0 ELSE (
-          SELECT o.ahead FROM own_firsts o WHERE o.ticket = m.ticket) END AS ahead OFFSET 0) f
-      CROSS JOIN LATERAL (                -- once, and so apart from the rule, which the server inlines
-        SELECT CASE WHEN f.ahead = 0 THEN free_at(m.w) END OFFSET 0) l (free_at);
+    WITH every AS MATERIALIZED (          -- grouped apart from this, or a plan may read all queues for their order
+      SELECT q AS w, q.name FROM waiters q WHERE q.session_id = me),
+    mine AS MATERIALIZED (                -- queue by queue: a join may compare each ticket with each
+      SELECT m AS w, m.ticket IN (SELECT n FROM unnest(p_nested) n) AS nests, s.upto,
+             CASE WHEN is_own(m) THEN 0   -- those before it wait for its owner, who holds a subtree above
+               WHEN m.ticket = f.ticket THEN f.ahead ELSE 8 END AS ahead
+      FROM (SELECT e.name, array_agg(e.w) AS ws FROM every e GROUP BY e.name OFFSET 0) n
+        CROSS JOIN LATERAL (SELECT coalesce((
+          SELECT l.served FROM locks l WHERE l.name = n.name AND l.slot = 0), 0) AS upto OFFSET 0) s
+        CROSS JOIN LATERAL (              -- the first, and who is before it, as serve sees it
+          SELECT o.ticket, (SELECT count(*) FROM (
+              SELECT FROM waiters q WHERE q.name = n.name AND q.ticket > s.upto AND q.ticket < o.ticket AND EXISTS (
+                SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp())
+              ORDER BY q.ticket LIMIT 8) b) AS ahead
+          FROM (SELECT min(u.ticket) AS ticket FROM unnest(n.ws) u WHERE u.ticket > s.upto) o) f
+        CROSS JOIN LATERAL unnest(n.ws) m
+      WHERE m.ticket > s.upto)
+    SELECT (m.w).ticket, m.ahead::int, CASE WHEN m.ahead = 0 THEN microseconds_until(l.free_at) END,
+           CASE WHEN m.nests THEN find_circle(m.w, (
+             SELECT stuck_waits(array_agg(DISTINCT (n.w).owner_id)) FROM mine n WHERE n.nests)) END, m.upto, alive
+    FROM mine m CROSS JOIN LATERAL (      -- once, and so apart from the rule, which the server inlines
+        SELECT CASE WHEN m.ahead = 0 THEN free_at(m.w) END OFFSET 0) l (free_at);
 END $$;
 
 -- own_tickets returns the locks and grant IDs of tickets of the session, for give_up: of tickets in a look for which

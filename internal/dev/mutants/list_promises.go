@@ -29,8 +29,8 @@ var ofWaiting = []mutant{
 		{schema, "served = GREATEST(l.served, p_served), ttl = w.ttl", "served = p_served, ttl = w.ttl"},
 	}, integration, "^TestI9_ATicketAfterAHandOver"},
 	{"I8 a dead waiter is told to ask in the place of the first live one", []edit{
-		{schema, "q.ticket < n.ticket AND EXISTS (\n            SELECT FROM sessions s WHERE s.session_id = " +
-			"q.session_id AND s.alive_until > clock_timestamp())\n          ORDER", "q.ticket < n.ticket\n          " +
+		{schema, "q.ticket < o.ticket AND EXISTS (\n            SELECT FROM sessions s WHERE s.session_id = " +
+			"q.session_id AND s.alive_until > clock_timestamp())\n          ORDER", "q.ticket < o.ticket\n          " +
 			"ORDER"},
 	}, integration, "^TestI8_TheFirstLive|^TestI8_TheHolder"},
 	{"I8 a waiter for one of a limit asks when the last lease ends", []edit{

@@ -1,0 +1,49 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+)
+
+// queueMany queues a session of the peer's, as a look keeps it, for so many locks that somebody holds, or for one.
+func (p *peer) queueMany(t *testing.T, name, mode string, queues, tickets int) {
+	t.Helper()
+	p.exec(t, `INSERT INTO pglock.sessions VALUES ($1::uuid, 'many', clock_timestamp() + interval '1 h')
+		ON CONFLICT (session_id) DO NOTHING`, p.session().String())
+	p.exec(t,
+		`INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, owner_id, nested, holder, ttl, enqueued_at)
+		SELECT CASE $2::int WHEN 1 THEN $1 ELSE $1 || n % $2 END, nextval('pglock.ticket_seq'), $3, md5($1 || n)::uuid, $4::uuid, md5('owner')::uuid, $2 > 1, 'many', '1 min', clock_timestamp()
+		FROM generate_series(1, $5::int) n`, name, queues, mode, p.session().String(), tickets)
+	if queues > 1 {
+		p.exec(t,
+			`INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
+			SELECT $1 || n, nextval('pglock.fencing_token_seq'), gen_random_uuid(), gen_random_uuid(), 'holder', '1 h', now(), now(), now() + interval '1 h'
+			FROM generate_series(0, $2::int - 1) n`, name, queues)
+	}
+}
+
+// A look takes time in proportion to its tickets, in however many queues they are, and though they are of owners that
+// hold locks: also where a connection has planned it when the tables were empty.
+func TestALookTakesTimeInProportionToItsTickets(t *testing.T) {
+	db := pgtest.Parallel(t)
+	p := newPeer(t, db.URL())
+	for _, table := range []string{"locks", "sessions", "waiters"} {
+		p.exec(t, `ALTER TABLE pglock.`+table+` SET (autovacuum_enabled = off)`)
+		p.exec(t, `VACUUM ANALYZE pglock.`+table)
+	}
+	const look = `SELECT count(*)::int FROM pglock.look($1, 'many', '1 h', ARRAY(SELECT ticket FROM pglock.waiters WHERE $2))`
+	const tickets = 20_000
+	for _, n := range []int{2, tickets} {
+		p.queueMany(t, fmt.Sprint("some ", n, " "), "exclusive", n, n)
+		if n == tickets { // where two seconds are right, and each ticket with each takes more than a minute
+			p.exec(t, `SET statement_timeout = '20s'`)
+		}
+		for _, nested := range []bool{false, true} {
+			if seen := one[int](t, p, look, p.key.String(), nested); seen < n {
+				t.Fatalf("%d tickets of %d were seen", seen, n)
+			}
+		}
+	}
+}
