@@ -87,7 +87,9 @@ func (e *endurance) heard(x history.Event) {
 	case history.Fails:
 		delete(e.asked, x.Call)
 	case history.Has:
-		e.recovery.Came(trend.Grant, int(x.Who/history.Lives), x.At)
+		if _, known := e.asked[x.Call]; known {
+			e.recovery.Came(trend.Grant, int(x.Who/history.Lives), x.At)
+		}
 		switch x.How {
 		case "try":
 			e.time(tried, x.Call, x.At)
@@ -132,10 +134,30 @@ func (l *lab) isCalm(since history.Time) {
 	}
 }
 
+// workAgain is how long after the last fault every worker works again, also on a busy machine.
+const workAgain = time.Minute
+
+// seesWork waits until every worker has had the signs that it works again.
+func (l *lab) seesWork(ctx context.Context, patience time.Duration) {
+	for deadline := time.Now().Add(patience); ctx.Err() == nil; wait(ctx, 50*time.Millisecond) {
+		missing := l.endurance.recovery.Missing()
+		if len(missing) == 0 {
+			return
+		}
+		if !time.Now().Before(deadline) {
+			l.judge.Blame("works again", fmt.Sprintf("for %v after the last fault there was %s", patience,
+				strings.Join(missing, "; ")))
+			l.endurance.recovery.End()
+			return
+		}
+	}
+}
+
 // What stands beside the faults, to compare with.
 const (
 	nothing      = "(no fault, of anybody)"
 	nothingOfOne = "(no fault, of a worker)"
+	atTheEnd     = "(after all faults)" // not shown
 )
 
 // spared says whether nobody kills the worker: so that its process grows as old as the run.

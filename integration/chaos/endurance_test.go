@@ -276,3 +276,33 @@ func TestNobodyKillsWhoIsMeasured(t *testing.T) {
 		t.Errorf("killed are %v, want 2, 3 and 4", got)
 	}
 }
+
+// Whoever has had no grant, or no write, since the faults were over is named, and the others are not.
+func TestAWorkerThatDoesNotWorkAgainIsAViolation(t *testing.T) {
+	t.Parallel()
+	var found []string
+	l := &lab{injected: &history.Faults{}, endurance: newEndurance(), crew: []*member{{n: 0}, {n: 1}, {n: 2}}}
+	l.judge = check.New(l.injected, func(v check.Violation) { found = append(found, v.Check+": "+v.What) },
+		func(string) {})
+	says := func(worker int64, kind history.Kind) {
+		l.endurance.heard(history.Event{Kind: history.Asks, Who: worker * history.Lives, Call: worker})
+		l.endurance.heard(history.Event{Kind: kind, Who: worker * history.Lives, Call: worker, At: history.Now()})
+	}
+	for n := range int64(3) {
+		says(n, history.Has) // too soon
+		says(n, history.Wrote)
+	}
+	l.isCalm(history.Now())
+	says(0, history.Has)
+	says(0, history.Wrote)
+	says(1, history.Has)
+	l.seesWork(t.Context(), 0)
+	if want := "works again: for 0s after the last fault there was no write of worker 1; no grant of worker 2; " +
+		"no write of worker 2"; len(found) != 1 || found[0] != want {
+		t.Fatalf("found %q, want %q", found, want)
+	}
+	l.seesWork(t.Context(), 0) // it is told once
+	if len(found) != 1 {
+		t.Errorf("found %q", found[1:])
+	}
+}

@@ -233,7 +233,11 @@ func (l *lab) inject(ctx context.Context) error {
 
 // finish ends the calls, looks at what is left, ends the clients, and looks again.
 func (l *lab) finish(ctx context.Context) error {
-	l.screen.say("faults are over; every call ends")
+	l.screen.say("faults are over; every worker works, and then every call ends")
+	for _, m := range l.crew {
+		l.endurance.recovery.Never(atTheEnd, m.n)
+	}
+	l.seesWork(ctx, workAgain)
 	l.judgeGrowth()
 	ends := func(do string, kind history.Kind, patience time.Duration) {
 		said := make([]<-chan struct{}, len(l.crew))

@@ -91,6 +91,7 @@ func (l *lab) keepCalm(ctx context.Context) {
 		wait(ctx, settlesIn)
 		l.isCalm(history.Now())
 		wait(ctx, calmness-settlesIn)
+		l.seesWork(ctx, workAgain)
 		l.isCalm(0)
 		l.calm.Unlock()
 	}

@@ -265,9 +265,9 @@ func TestLockHeldForAReasonIsNoViolation(t *testing.T) {
 		"another call": func(s *story) { s.asks(alice, 2, 50, "a") },
 		"a fault":      func(s *story) { s.faults.Was(history.Fault{Worker: 0, Begin: ms(90), End: ms(200)}) },
 		"killed":       func(s *story) { s.Died(alice) },
-		"the connection was lost": func(s *story) {
+		"its release was not answered": func(s *story) {
 			s.has(alice, 1, 5, 60, "exclusive", 0)
-			s.leaves(alice, 1, 70, 120, "connection")
+			s.leaves(alice, 1, 70, 120, "deadline")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -353,6 +353,10 @@ func TestPlainViolationsAreFound(t *testing.T) {
 			[]string{"leftovers"}},
 		"goroutines at the end": {history.Event{Kind: history.Closed, Before: 10, Goroutines: 11},
 			[]string{"leftovers"}},
+		"an error of Close": {history.Event{Kind: history.Closed, Class: "deadline"}, []string{"errors"}},
+		"a connection that nothing has cut": {history.Event{Kind: history.Fails, Class: "connection"},
+			[]string{"errors"}},
+		"a server that nothing has stopped": {history.Event{Kind: history.Wrote, Class: "57P01"}, []string{"errors"}},
 		"heap at the end": {history.Event{Kind: history.Closed, HeapBefore: 1 << 20, Heap: 1 << 30},
 			[]string{"leftovers"}},
 		"a call that hangs": {history.Event{Kind: history.Stuck, How: "Close"}, []string{"stuck"}},
@@ -393,6 +397,19 @@ func TestRefusalOfAServerThatIsNotFullIsFound(t *testing.T) {
 	s.finds()
 	s.Event(history.Event{Kind: history.Fails, How: "try", At: ms(20_000), Class: "53300"})
 	s.finds("errors")
+}
+
+// A worker may lose its connections for as long after a fault as an error may take to come about.
+func TestLossOfAConnectionIsFoundWhereNoFaultWas(t *testing.T) {
+	for _, kind := range []history.Kind{history.Fails, history.Closed} {
+		s := tell(t)
+		s.faults.Was(history.Fault{Name: "reset", Worker: 0, Begin: ms(100), End: ms(200)})
+		s.Event(history.Event{Kind: kind, Who: alice, At: ms(11_000), Class: "connection"})
+		s.finds()
+		s.Event(history.Event{Kind: kind, Who: bob, At: ms(11_000), Class: "connection"}) // the fault is another's
+		s.Event(history.Event{Kind: kind, Who: alice, At: ms(13_000), Class: "connection"})
+		s.finds("errors", "errors")
+	}
 }
 
 // A guard that was tampered with may ask for another fence, and so refuse a fenced write.

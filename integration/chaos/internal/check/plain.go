@@ -47,9 +47,7 @@ func (j *Judge) leftovers(e history.Event) {
 var explained = map[string]bool{
 	"": true, "unknown": true, "stale token": true, "already done": true, "self-deadlock": true, "circle": true,
 	"lost": true, "released": true, "nobody waits": true,
-	"cancelled": true, "deadline": true, "held": true, "own retreat": true, "connection": true, "closed": true,
-	"time limit": true,
-	"57P01":      true, "57P02": true, "57P03": true, // the server was stopped, has crashed, or starts
+	"cancelled": true, "deadline": true, "held": true, "own retreat": true, "closed": true, "time limit": true,
 	"57014": true,                               // cancelled, or the fence's limit
 	"55P03": true,                               // the fence's limit
 	"LK001": true, "LK003": true, "LK011": true, // refusals, where a statement of the worker's own was told
@@ -61,6 +59,8 @@ const lasting = 10 * time.Second
 // explained are those that something else explains: the kind of the call, or a certain fault.
 func (j *Judge) explained(e history.Event) bool {
 	switch e.Class {
+	case "connection", "57P01", "57P02", "57P03": // of a server that was stopped, has crashed, or starts
+		return j.disturbedLately(e)
 	case "40001":
 		return e.Kind == history.Wrote
 	case "53300":
@@ -77,6 +77,11 @@ func (j *Judge) explained(e history.Event) bool {
 	return false
 }
 
+// disturbedLately reports whether something kept the worker from the server, not long before.
+func (j *Judge) disturbedLately(e history.Event) bool {
+	return j.faults.Disturbed(worker(e.Who), e.At.Add(-lasting), e.At, settling)
+}
+
 // moved reports whether something had another server lead, not long before.
 func (j *Judge) moved(at history.Time) bool {
 	return slices.ContainsFunc(j.faults.Between(at.Add(-lasting), at), func(f history.Fault) bool { return f.Moves })
@@ -88,6 +93,11 @@ func (j *Judge) errors(e history.Event) {
 		j.blame("stuck", e.At, nil, fmt.Sprintf("%s %s", sayWho(e.Who), e.How), e.Error)
 	case history.Finds:
 		j.blame("errors", e.At, nil, fmt.Sprintf("%s %s", sayWho(e.Who), e.Error))
+	case history.Closed: // Close goes on for as long as an error may last
+		if e.Class != "" && !j.disturbedLately(e) {
+			j.blame("errors", e.At, nil, fmt.Sprintf("%s Close of the client failed, and no fault explains it (%s)",
+				sayWho(e.Who), e.Class), sayEvent(e))
+		}
 	case history.Fails, history.Wrote, history.Renews, history.Extends, history.Left, history.Handed:
 		if !explained[e.Class] && !j.explained(e) {
 			j.blame("errors", e.At, nil, fmt.Sprintf("%s %s failed with an error that nothing explains (%s): %s",

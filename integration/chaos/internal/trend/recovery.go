@@ -3,6 +3,7 @@
 package trend
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 
@@ -107,6 +108,21 @@ func (r *Recovery) of(fault string) *Healing {
 		r.healed[fault] = &Healing{}
 	}
 	return r.healed[fault]
+}
+
+// Missing tells which signs of which workers have not come.
+func (r *Recovery) Missing() (signs []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.open {
+		for sign, name := range []string{Grant: "grant", Write: "write"} {
+			said := fmt.Sprintf("no %s of worker %d", name, w.worker)
+			if !w.came[sign] && w.worker != history.Everybody && !slices.Contains(signs, said) {
+				signs = append(signs, said)
+			}
+		}
+	}
+	return signs
 }
 
 // End notes that no sign can come any more.
