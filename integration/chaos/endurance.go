@@ -137,10 +137,14 @@ func (l *lab) isCalm(since history.Time) {
 // workAgain is how long after the last fault every worker works again, also on a busy machine.
 const workAgain = time.Minute
 
-// seesWork waits until every worker has had the signs that it works again.
+// seesWork waits until every worker has had the signs that it works again, and the laboratory has looked.
 func (l *lab) seesWork(ctx context.Context, patience time.Duration) {
+	looked := l.eye.looked.Load()
 	for deadline := time.Now().Add(patience); ctx.Err() == nil; wait(ctx, 50*time.Millisecond) {
 		missing := l.endurance.recovery.Missing()
+		if l.eye.looked.Load() == looked {
+			missing = append(missing, fmt.Sprintf("no look at the locks (%v)", l.eye.failed.Load()))
+		}
 		if len(missing) == 0 {
 			return
 		}

@@ -281,7 +281,8 @@ func TestNobodyKillsWhoIsMeasured(t *testing.T) {
 func TestAWorkerThatDoesNotWorkAgainIsAViolation(t *testing.T) {
 	t.Parallel()
 	var found []string
-	l := &lab{injected: &history.Faults{}, endurance: newEndurance(), crew: []*member{{n: 0}, {n: 1}, {n: 2}}}
+	l := &lab{injected: &history.Faults{}, endurance: newEndurance(), crew: []*member{{n: 0}, {n: 1}, {n: 2}},
+		eye: &eye{}}
 	l.judge = check.New(l.injected, func(v check.Violation) { found = append(found, v.Check+": "+v.What) },
 		func(string) {})
 	says := func(worker int64, kind history.Kind) {
@@ -296,13 +297,15 @@ func TestAWorkerThatDoesNotWorkAgainIsAViolation(t *testing.T) {
 	says(0, history.Has)
 	says(0, history.Wrote)
 	says(1, history.Has)
+	l.eye.failed.Store("refused")
 	l.seesWork(t.Context(), 0)
 	if want := "works again: for 0s after the last fault there was no write of worker 1; no grant of worker 2; " +
-		"no write of worker 2"; len(found) != 1 || found[0] != want {
+		"no write of worker 2; no look at the locks (refused)"; len(found) != 1 || found[0] != want {
 		t.Fatalf("found %q, want %q", found, want)
 	}
-	l.seesWork(t.Context(), 0) // it is told once
-	if len(found) != 1 {
-		t.Errorf("found %q", found[1:])
+	l.seesWork(t.Context(), 0) // what the workers lack is told once
+	if want := "works again: for 0s after the last fault there was no look at the locks (refused)"; len(found) != 2 ||
+		found[1] != want {
+		t.Errorf("found %q, want %q", found[1:], want)
 	}
 }

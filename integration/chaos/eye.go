@@ -32,6 +32,8 @@ type eye struct {
 	judge  *check.Judge
 	marks  atomic.Int64
 	marked atomic.Int64 // the last mark that has appeared in the order of commits
+	looked atomic.Int64 // how often it has
+	failed atomic.Value // why the last look that failed has
 }
 
 func openEye(ctx context.Context, c *cluster.Cluster, judge *check.Judge) (_ *eye, err error) {
@@ -83,9 +85,13 @@ func (e *eye) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			if l, err := e.look(ctx); err == nil {
-				e.judge.Look(l)
+			l, err := e.look(ctx)
+			if err != nil {
+				e.failed.Store(err.Error())
+				continue
 			}
+			e.judge.Look(l)
+			e.looked.Add(1)
 		case <-mark.C:
 			_ = e.mark(ctx)
 		}

@@ -17,9 +17,12 @@ var manyFaults = []fault{
 		lane: useLane, weight: 1, quiet: true, full: true, run: thronged},
 }
 
+// crowdTTL is that of the leases of a crowd.
+const crowdTTL = 12 * time.Second
+
 // crowded goes on while the other faults pause, so that losses can be seen that nothing else explains.
 func crowded(h *hit) error {
-	return h.orders(load.Order{Do: load.Crowd, N: h.crowd, TTL: 12 * time.Second,
+	return h.orders(load.Order{Do: load.Crowd, N: h.crowd, TTL: crowdTTL,
 		For: between(h.rand, 8*time.Second, 16*time.Second)}, history.Crowded)
 }
 

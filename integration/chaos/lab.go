@@ -257,9 +257,13 @@ func (l *lab) finish(ctx context.Context) error {
 	}
 	ends(load.Drain, history.Drained, 60*time.Second)
 	l.endurance.recovery.End()
-	l.lookForLeftovers(ctx)
+	if err := l.lookForLeftovers(ctx, l.longestTTL()+2*time.Second); err != nil {
+		return err
+	}
 	ends(load.Close, history.Closed, 40*time.Second)
-	l.lookForSessions(ctx)
+	if err := l.lookForSessions(ctx); err != nil {
+		return err
+	}
 	if !l.eye.flush(ctx) && ctx.Err() == nil {
 		return errors.New("the order of commits does not come to its end")
 	}
@@ -276,37 +280,57 @@ func (l *lab) alive(holder string) bool {
 	return slices.ContainsFunc(l.crew, func(m *member) bool { return owns(label(m.now().who), holder) })
 }
 
+// longestTTL is how long what could not be released runs on.
+func (l *lab) longestTTL() time.Duration {
+	if l.patroni != nil {
+		return slices.Max(keepTTLs)
+	}
+	return crowdTTL
+}
+
 // lookForLeftovers waits until no call holds anything or is queued: every call has returned a while ago.
-func (l *lab) lookForLeftovers(ctx context.Context) {
-	const patience = 7 * time.Second // longer than the longest TTL, so that what cannot be released has run out
-	var tickets []history.Ticket
+func (l *lab) lookForLeftovers(ctx context.Context, patience time.Duration) (err error) {
+	var look history.Look
 	for deadline := time.Now().Add(patience); ctx.Err() == nil; wait(ctx, 100*time.Millisecond) {
-		look, err := l.eye.look(ctx)
-		if err != nil {
-			continue
-		}
-		tickets = slices.DeleteFunc(look.Tickets, func(t history.Ticket) bool { return !t.Alive || !l.alive(t.Label) })
-		held := slices.ContainsFunc(look.Holders, func(h history.Holder) bool { return l.alive(h.Label) })
-		if len(tickets) == 0 && !held {
-			return
+		if look, err = l.eye.look(ctx); err == nil {
+			look.Tickets = slices.DeleteFunc(look.Tickets, func(t history.Ticket) bool {
+				return !t.Alive || !l.alive(t.Label)
+			})
+			look.Holders = slices.DeleteFunc(look.Holders, func(h history.Holder) bool { return !l.alive(h.Label) })
+			if len(look.Tickets)+len(look.Holders) == 0 {
+				return nil
+			}
 		}
 		if time.Now().After(deadline) {
 			break
 		}
 	}
-	if len(tickets) > 0 {
-		l.judge.Blame("leftovers", fmt.Sprintf("%d tickets are left %v after every call has returned, the first of "+
-			"lock %q and %s", len(tickets), patience, tickets[0].Name, tickets[0].Label), tickets[0].Name)
+	if err != nil {
+		return fmt.Errorf("look for leftovers: %w", err)
 	}
+	if n := len(look.Tickets); n > 0 {
+		x := look.Tickets[0]
+		l.judge.Blame("leftovers", fmt.Sprintf("%d tickets are left %v after every call has returned, the first of "+
+			"lock %q and %s", n, patience, x.Name, x.Label), x.Name)
+	}
+	if n := len(look.Holders); n > 0 {
+		x := look.Holders[0]
+		l.judge.Blame("leftovers", fmt.Sprintf("%d locks are held %v after every call has returned, the first of "+
+			"them %q by %s", n, patience, x.Name, x.Label), x.Name)
+	}
+	return nil
 }
 
 // lookForSessions checks that no session counts as alive when its client has been closed for longer than its TTL, and,
 // if that was asked for, that nothing is left in the tables when the dead have been swept away.
-func (l *lab) lookForSessions(ctx context.Context) {
-	left := l.awaitLeftovers(ctx, max(l.sessionTTL, load.ThrongSession)+2*time.Second,
+func (l *lab) lookForSessions(ctx context.Context) error {
+	left, err := l.awaitLeftovers(ctx, max(l.sessionTTL, load.ThrongSession)+2*time.Second,
 		func(left cluster.Leftovers) bool {
 			return len(left.Alive) == 0
 		})
+	if err != nil {
+		return err
+	}
 	if len(left.Alive) > 0 {
 		l.judge.Blame("leftovers", fmt.Sprintf("%d sessions still count as alive although every client is closed: %q",
 			len(left.Alive), left.Alive))
@@ -314,30 +338,33 @@ func (l *lab) lookForSessions(ctx context.Context) {
 	if !l.sweep {
 		l.screen.say("left for a sweep, which takes what has been dead for a minute: %d tickets, %d sessions",
 			left.Tickets, left.Sessions)
-		return
+		return nil
 	}
 	const minute = 62 * time.Second
 	l.screen.say("waiting for %v, to sweep %d tickets and %d sessions away", minute, left.Tickets, left.Sessions)
 	wait(ctx, minute)
-	left = l.awaitLeftovers(ctx, 10*time.Second, func(left cluster.Leftovers) bool {
+	left, err = l.awaitLeftovers(ctx, 10*time.Second, func(left cluster.Leftovers) bool {
 		_ = l.cluster.Exec(ctx, `SELECT pglock.sweep()`)
 		return left.Tickets == 0 && left.Sessions == 0
 	})
-	if left.Tickets > 0 || left.Sessions > 0 {
+	if err == nil && (left.Tickets > 0 || left.Sessions > 0) {
 		l.judge.Blame("leftovers", fmt.Sprintf("%d tickets and %d sessions are left a minute after every client was "+
 			"closed, and a sweep", left.Tickets, left.Sessions))
 	}
+	return err
 }
 
 // awaitLeftovers reads what is left until that is enough, or the time is over.
 func (l *lab) awaitLeftovers(ctx context.Context, patience time.Duration,
-	enough func(cluster.Leftovers) bool) (left cluster.Leftovers) {
-	for deadline := time.Now().Add(patience); ctx.Err() == nil && time.Now().Before(deadline); wait(ctx,
-		50*time.Millisecond) {
-		var err error
-		if left, err = l.cluster.Leftovers(ctx); err == nil && enough(left) {
+	enough func(cluster.Leftovers) bool) (left cluster.Leftovers, err error) {
+	for deadline := time.Now().Add(patience); ctx.Err() == nil; wait(ctx, 50*time.Millisecond) {
+		left, err = l.cluster.Leftovers(ctx)
+		if err == nil && enough(left) || time.Now().After(deadline) {
 			break
 		}
 	}
-	return left
+	if err != nil {
+		return left, fmt.Errorf("read what is left in the tables: %w", err)
+	}
+	return left, nil
 }

@@ -3,10 +3,13 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // chaos runs the laboratory and fails the test with what it has found.
@@ -112,6 +116,52 @@ func TestEveryTamperingIsNamedAndRepaired(t *testing.T) {
 		if err := h.tamper(g, tampering{does: "SELECT FROM %s"}, 0); err != nil || len(found) != 3 {
 			t.Errorf("%s was not tampered with: %v, %q; want three violations", g.table, err, found)
 		}
+	}
+}
+
+// What is left of a worker when every call has returned is named, and so is a look that fails.
+func TestWhatIsLeftIsFound(t *testing.T) {
+	t.Parallel() // it has a server of its own
+	var found []string
+	l := &lab{screen: newScreen(&output{}), crew: []*member{{life: &life{}}}}
+	l.judge = check.New(&history.Faults{}, func(v check.Violation) { found = append(found, v.What) }, func(string) {})
+	l.cluster = must.Get(cluster.Start(t.Context(), pgtest.Programs(t), func(history.Commit) {}, func(error) {}))(t)
+	stop := sync.OnceValue(l.cluster.Stop)
+	defer stop()
+	l.eye = must.Get(openEye(t.Context(), l.cluster, l.judge))(t)
+	defer l.eye.close()
+	finds := func(want ...string) {
+		t.Helper()
+		found = nil
+		must.Do(t, l.lookForLeftovers(t.Context(), 0))
+		must.Do(t, l.lookForSessions(t.Context()))
+		if !slices.EqualFunc(found, want, strings.Contains) {
+			t.Errorf("found %q, want %q", found, want)
+		}
+	}
+	finds()
+	client := must.Get(pglock.New(t.Context(), l.eye.pool, pglock.WithDefaultHolder(label(0)),
+		pglock.WithSessionTTL(time.Minute)))(t)
+	must.Get(client.Acquire(t.Context(), "kept", pglock.WithTTL(time.Minute)))(t)
+	waiting, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { _, err := client.Acquire(waiting, "kept"); ended <- err }()
+	pgtest.Eventually(t, "a call that waits", func() bool {
+		look := must.Get(l.eye.look(t.Context()))(t)
+		return len(look.Tickets) == 1
+	})
+	finds("1 tickets are left", `1 locks are held 0s after every call has returned, the first of them "kept" by w0.0`,
+		"1 sessions still count as alive")
+	end()
+	<-ended
+	must.Do(t, client.Close(t.Context()))
+	finds()
+	must.Do(t, stop())
+	if err := l.lookForLeftovers(t.Context(), 0); err == nil {
+		t.Error("nothing could be looked at, and nobody says so")
+	}
+	if _, err := l.awaitLeftovers(t.Context(), 0, func(cluster.Leftovers) bool { return true }); err == nil {
+		t.Error("no table could be read, and nobody says so")
 	}
 }
 

@@ -52,7 +52,7 @@ var Names = []struct{ Name, About string }{
 		"releasing for more than a second, or from breaking for more than five"},
 	{"works again", "every worker is granted a lock and writes within a minute after the last fault, in each pause of " +
 		"the faults and at the end"},
-	{"leftovers", "goroutines, heap, tickets and sessions go back to nothing"},
+	{"leftovers", "goroutines, heap, locks, tickets and sessions go back to nothing"},
 	{"growth", "with --report: memory and goroutines of the workers that nobody kills, connections, tables and " +
 		"indexes do not grow from the second third of the run to the last"},
 	{"errors", "no error reaches a caller that nothing explains"},
