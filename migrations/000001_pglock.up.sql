@@ -243,7 +243,7 @@ CREATE TABLE events (
   actor     text,                                   -- who did it, in their own words
   db_user   text        NOT NULL DEFAULT session_user,
   reason    text,
-  resource  text,                                   -- of a bypass: the tables that it wrote
+  resource  text[],                                 -- of a bypass: the tables that it wrote; ...: and more
   xact      xid8,                                   -- of a bypass: the transaction that is allowed to
   -- of a tenure
   session_id uuid,
@@ -4250,12 +4250,13 @@ BEGIN
         AND f.advanced_at >= transaction_timestamp() AND l.subtree AND l.grant_id = f.grant_id) THEN
     RETURN true;
   END IF;
-  name := p_schema || '.' || p_table;
-  SELECT b.id, coalesce(b.resource, '') AS tables INTO e FROM events b
+  name := pg_catalog.format('%I.%I', p_schema, p_table);
+  SELECT b.id, coalesce(b.resource, '{}') AS tables INTO e FROM events b
     WHERE b.xact = mine AND b.kind = 'bypass' AND b.at >= transaction_timestamp();
   IF FOUND THEN
-    IF position(' ' || name || ' ' IN ' ' || e.tables || ' ') = 0 AND octet_length(e.tables) < 4096 THEN
-      UPDATE events b SET resource = pg_catalog.concat_ws(' ', b.resource, name) WHERE b.id = e.id;
+    IF NOT ARRAY[name, '...'] && e.tables THEN
+      UPDATE events b SET resource = e.tables || CASE WHEN octet_length(e.tables::text) < 4096 THEN name ELSE '...' END
+        WHERE b.id = e.id;
     END IF;
     RETURN true;
   END IF;
@@ -6328,7 +6329,7 @@ DECLARE
 BEGIN
   RETURN QUERY
     SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason,
-      e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number,
+      pg_catalog.array_to_string(e.resource, ' '), e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number,
       e.subtree
     FROM events e
     WHERE (coalesce(p_lock_name, '') = '' OR e.lock_name = p_lock_name)

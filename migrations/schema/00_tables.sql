@@ -238,7 +238,7 @@ CREATE TABLE events (
   actor     text,                                   -- who did it, in their own words
   db_user   text        NOT NULL DEFAULT session_user,
   reason    text,
-  resource  text,                                   -- of a bypass: the tables that it wrote
+  resource  text[],                                 -- of a bypass: the tables that it wrote; ...: and more
   xact      xid8,                                   -- of a bypass: the transaction that is allowed to
   -- of a tenure
   session_id uuid,

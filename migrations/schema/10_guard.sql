@@ -26,12 +26,13 @@ BEGIN
         AND f.advanced_at >= transaction_timestamp() AND l.subtree AND l.grant_id = f.grant_id) THEN
     RETURN true;
   END IF;
-  name := p_schema || '.' || p_table;
-  SELECT b.id, coalesce(b.resource, '') AS tables INTO e FROM events b
+  name := format('%I.%I', p_schema, p_table);
+  SELECT b.id, coalesce(b.resource, '{}') AS tables INTO e FROM events b
     WHERE b.xact = mine AND b.kind = 'bypass' AND b.at >= transaction_timestamp();
   IF FOUND THEN
-    IF position(' ' || name || ' ' IN ' ' || e.tables || ' ') = 0 AND octet_length(e.tables) < 4096 THEN
-      UPDATE events b SET resource = concat_ws(' ', b.resource, name) WHERE b.id = e.id;
+    IF NOT ARRAY[name, '...'] && e.tables THEN
+      UPDATE events b SET resource = e.tables || CASE WHEN octet_length(e.tables::text) < 4096 THEN name ELSE '...' END
+        WHERE b.id = e.id;
     END IF;
     RETURN true;
   END IF;

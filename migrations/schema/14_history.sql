@@ -119,7 +119,7 @@ DECLARE
 BEGIN
   RETURN QUERY
     SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason,
-      e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number,
+      array_to_string(e.resource, ' '), e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number,
       e.subtree
     FROM events e
     WHERE (coalesce(p_lock_name, '') = '' OR e.lock_name = p_lock_name)
