@@ -12,8 +12,8 @@ import (
 func TestWhoeverSweepsDoesSoForAll(t *testing.T) {
 	t.Parallel()
 	p := newHastyPeer(t, pgtest.Database(t).URL())
-	const asClientsDo = `SELECT coalesce(pglock.sweep(10, p_every => '1 min'), -1)` // -1: left to others
-	const goesOn = `SELECT coalesce(pglock.sweep(10, p_every => '1 s'), -1)`
+	const asClientsDo = `SELECT coalesce(pglock.sweep(p_every => '1 min'), -1)` // -1: left to others
+	const goesOn = `SELECT coalesce(pglock.sweep(p_every => '1 s'), -1)`
 	old := func(n int) {
 		p.exec(t, `INSERT INTO pglock.spent_grants SELECT gen_random_uuid(), now() - interval '2 hours'
 			FROM generate_series(1, $1)`, n)
@@ -32,10 +32,10 @@ func TestWhoeverSweepsDoesSoForAll(t *testing.T) {
 			t.Errorf("%s: %d rows, want %d", what, n, want)
 		}
 	}
-	old(25)
-	sweeps("25 rows, ten at once", asClientsDo, 10)
+	old(2500)
+	sweeps("2,500 rows, a thousand at once", asClientsDo, 1000)
 	sweeps("others meanwhile", asClientsDo, -1)
-	for _, want := range []int{10, 5} {
+	for _, want := range []int{1000, 500} {
 		swept(2 * time.Second)
 		sweeps("who goes on", goesOn, want)
 	}
@@ -45,29 +45,29 @@ func TestWhoeverSweepsDoesSoForAll(t *testing.T) {
 	sweeps("within a minute", asClientsDo, -1)
 	swept(65 * time.Second)
 	sweeps("after a minute", asClientsDo, 3)
-	p.exec(t, `BEGIN; SELECT pglock.sweep(10); ROLLBACK`)
-	old(13)
-	sweeps("after one that was undone, and left some", `SELECT pglock.sweep(10)`, 10)
+	p.exec(t, `BEGIN; SELECT pglock.sweep(); ROLLBACK`)
+	old(1003)
+	sweeps("after one that was undone, and left some", `SELECT pglock.sweep()`, 1000)
 	swept(2 * time.Minute)
 	sweeps("after that", asClientsDo, 3)
 	old(3)
-	sweeps("who says nothing of others", `SELECT pglock.sweep(10)`, 3)
+	sweeps("who says nothing of others", `SELECT pglock.sweep()`, 3)
 	old(3)
 	sweeps("after that", asClientsDo, -1)
 	swept(-time.Hour)
 	sweeps("a clock that was set back", asClientsDo, 3)
 
 	swept(2 * time.Minute)
-	sweeps("without the history", `SELECT pglock.sweep(10, false)`, 0)
+	sweeps("without the history", `SELECT pglock.sweep(1000, false)`, 0)
 	old(3)
 	sweeps("after that which was not all", asClientsDo, 3)
-	history(15, 0)
-	for _, want := range []int{10, 5} {
+	history(1500, 0)
+	for _, want := range []int{1000, 500} {
 		swept(2 * time.Minute)
-		sweeps("15 old entries of the history", asClientsDo, want)
+		sweeps("1,500 old entries of the history", asClientsDo, want)
 	}
 	swept(2 * time.Minute)
-	history(1, 30)
+	history(1, 3000)
 	sweeps("an old entry among young ones", asClientsDo, 1)
 	old(3)
 	swept(2 * time.Minute)
@@ -75,6 +75,10 @@ func TestWhoeverSweepsDoesSoForAll(t *testing.T) {
 	p.exec(t, `SELECT pglock.sweep(p_every => '1 min')`)
 	p.exec(t, `ROLLBACK`)
 	sweeps("after one that has failed", asClientsDo, -1)
+
+	swept(2 * time.Minute)
+	p.exec(t, `SELECT pglock.sweep(1, p_every => '0')`)
+	sweeps("after one that has done less than a client", asClientsDo, 2)
 }
 
 // However many receipts there are, a sweep of a client takes no longer, or none of what it removes would go. The others

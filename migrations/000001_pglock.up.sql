@@ -998,8 +998,8 @@ END $$;
 -- whose table it locks last, it leaves to the next sweep.
 -- With p_every it does nothing, and answers NULL, if somebody has begun such a sweep with the history within that time,
 -- or removed all that there was: a thousand clients are not to read the tables a thousand times, nor to try if that
--- fails. Of the receipts it then looks at p_limit pages somewhere: an index of their times would cost each write more,
--- and a client has little time for it.
+-- fails. A call whose limit is less than a client's, 1000, is no such sweep. Of the receipts it then looks at p_limit
+-- pages somewhere: an index of their times would cost each write more, and a client has little time for it.
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true, p_every interval DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -1016,7 +1016,7 @@ BEGIN
   IF (SELECT to_timestamp(s.last_value) BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM swept_seq s) THEN
     RETURN NULL;
   END IF;
-  IF p_history AND p_every IS NOT NULL THEN
+  IF p_history AND p_every IS NOT NULL AND p_limit >= 1000 THEN
     PERFORM setval('swept_seq', floor(extract(epoch FROM clock_timestamp()))::bigint);
   END IF;
   FOR dead IN SELECT * FROM (VALUES

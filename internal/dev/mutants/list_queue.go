@@ -77,7 +77,10 @@ var ofTheQueue = []mutant{
 		{"pglock/leases.go", "\tc.worked.Store(true)\n", ""},
 	}, library, "^TestClientWithShortWork"},
 	{"a sweep without the history counts as one", []edit{
-		{schema, "IF p_history AND p_every IS NOT NULL THEN", "IF true THEN"},
+		{schema, "IF p_history AND p_every IS NOT NULL AND p_limit", "IF p_limit"},
+	}, integration, "^TestWhoeverSweeps"},
+	{"who sweeps a row at a time keeps all clients from it", []edit{
+		{schema, "AND p_limit >= 1000 THEN", "THEN"},
 	}, integration, "^TestWhoeverSweeps"},
 	{"a clock that was set back ends all sweeping", []edit{
 		{schema, "BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM swept_seq",
