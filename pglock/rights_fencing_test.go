@@ -75,7 +75,8 @@ func TestOnlyOperatorsBypassGuards(t *testing.T) {
 	}
 	var events string
 	if err := conn.QueryRow(t.Context(), "SELECT string_agg(concat_ws('|', actor, db_user LIKE 'pglock_test_%', "+
-		"reason, array_to_string(resource, ' ')), ' ') FROM pglock.events WHERE kind = 'bypass'").Scan(&events); err != nil ||
+		"reason, array_to_string(resource, ' ')), ' ') FROM pglock.events WHERE kind = 'bypass'").Scan(
+		&events); err != nil ||
 		events != "alice|t|because|"+o.table() {
 		t.Errorf("the history has %q, %v", events, err)
 	}
