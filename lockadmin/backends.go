@@ -28,8 +28,8 @@ const (
 
 // Backend is a process of the server that works for a lock or stands in its way, as pg_stat_activity shows it, or a
 // prepared transaction. The server shows PID, User and Application to everybody; the rest it shows to members of User's
-// role and of pg_read_all_stats, and nobody sees what a process does whose track_activities is off. Hidden says that the
-// server did not show it.
+// role and of pg_read_all_stats, and to nobody what a process does whose track_activities is off. Hidden says that it
+// did not.
 type Backend struct {
 	Use    BackendUse   `json:"use"`
 	Slot   int          `json:"slot,omitempty"`   // of BackendHeartbeat: the lease's, as in pglock.LockInfo
@@ -41,7 +41,7 @@ type Backend struct {
 	Prepared    string        `json:"prepared,omitempty"` // the identifier of a prepared transaction
 	User        string        `json:"user"`
 	Application string        `json:"application_name"`
-	Hidden      bool          `json:"hidden"`                // the server shows nothing of what follows but MayEnd
+	Hidden      bool          `json:"hidden"`                // the server does not show what it does
 	Client      string        `json:"client_addr,omitempty"` // "" for a Unix socket
 	StartedAt   time.Time     `json:"started_at,omitzero"`   // by the server's clock, in UTC
 	State       string        `json:"state,omitempty"`       // active, idle, idle in transaction, …

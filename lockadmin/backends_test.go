@@ -354,8 +354,8 @@ func TestWhoHidesWhatTheyDoIsSuspectedAndNamed(t *testing.T) {
 		t.Errorf("%+v, want the hidden process %d at the row", found, pid)
 	}
 	var suspects []string
-	if err := db.Conn(t).QueryRow(t.Context(), "SELECT names FROM pglock.list_suspects()").Scan(&suspects); err != nil ||
-		!slices.Equal(suspects, []string{"report"}) {
+	err := db.Conn(t).QueryRow(t.Context(), "SELECT names FROM pglock.list_suspects()").Scan(&suspects)
+	if err != nil || !slices.Equal(suspects, []string{"report"}) {
 		t.Errorf("suspected are %q, %v; want report", suspects, err)
 	}
 	e := must.Get(admin.Explain(t.Context(), "report"))(t)

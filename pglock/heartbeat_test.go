@@ -344,7 +344,7 @@ func TestTheConnectionOfALateReleaseIsRested(t *testing.T) {
 			c := startClient(t, s, trust.SystemClock())
 			l := mustAcquire(t, c, "report", WithTTL(time.Hour))
 			away := func() error {
-				if time.Since(s.began) < 10*time.Minute {
+				if time.Since(s.began) < 3*time.Minute {
 					return errReset
 				}
 				return nil

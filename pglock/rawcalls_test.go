@@ -138,8 +138,8 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		{"list_fences(NULL)", "", ""},
 		{"prune_locks(NULL)", invalid, "idle is NULL"},
 		{"prune_locks('-1 s')", invalid, "idle is -00:00:01: it must be from 0 to 1000 years"},
-		{"prune_locks('-1 year 360 days')", invalid, "idle is -1 years +360 days: it must be from 0 to 1000 years, no " +
-			"part of it negative"}, // the clock less this is a time to come
+		{"prune_locks('-1 year 360 days')", invalid, "idle is -1 years +360 days: it must be from 0 to 1000 years, " +
+			"no part of it negative"}, // the clock less this is a time to come
 		{"prune_locks('1 day -1 s')", invalid, "idle is 1 day -00:00:01"},
 		{"prune_locks('1 month -29 days')", invalid, "idle is 1 mon -29 days"},
 		{"prune_history('-1 s')", invalid, "older is -00:00:01"},
