@@ -2,7 +2,9 @@ package integration
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
@@ -45,5 +47,37 @@ func TestALookTakesTimeInProportionToItsTickets(t *testing.T) {
 				t.Fatalf("%d tickets of %d were seen", seen, n)
 			}
 		}
+	}
+}
+
+// A release grants the lock to a thousand readers that wait, so that it ends in time however many there are. The next
+// one is told to ask, and is granted it with the next thousand.
+func TestAThousandReadersAreGrantedALockAtOnceAndTheNextIsToldToAsk(t *testing.T) {
+	db := pgtest.Parallel(t)
+	holder, waiter := newPeer(t, db.URL()), newPeer(t, db.URL())
+	g := holder.mustAcquire(t, "x", time.Minute)
+	const readers = 2500
+	waiter.queueMany(t, "x", "shared", 1, readers)
+	waiter.listen(t)
+	told := holder.handing(t, `SELECT more -> 'handed' FROM pglock.release_lease($1, $2, $3)`, g.name, g.token,
+		g.id.String())
+	for have := 0; ; {
+		n := one[int](t, holder, `SELECT count(*)::int FROM pglock.locks
+			WHERE name = 'x' AND slot > 0 AND expires_at > clock_timestamp()`)
+		if n <= have || n > have+1000 {
+			t.Fatalf("%d readers have the lock after %d, want a thousand more at most", n, have)
+		}
+		if have = n; have == readers {
+			return
+		}
+		holder.exec(t, `SELECT pglock.announce(array_fill('x'::text, ARRAY[cardinality($1::int[])]), $1)`, told.slots)
+		var ticket string
+		for ask := false; !ask; {
+			_, said, _ := strings.Cut(waiter.hear(t), " ")
+			ticket, said, _ = strings.Cut(said, " ")
+			ask = said == "0 0 0"
+		}
+		told = waiter.handing(t, `SELECT more -> 'handed' FROM pglock.waiters q, pglock.acquire_lease('x', q.grant_id, $1, 'many', '1 min',
+			p_mode => 'shared', p_wait => true, p_retry => true) WHERE q.ticket = $2`, waiter.key.String(), ticket)
 	}
 }

@@ -1690,12 +1690,12 @@ DECLARE
 BEGIN
   WITH over AS (
     UPDATE locks l SET ended_at = l.expires_at
-    FROM (SELECT o.slot FROM locks o
-          WHERE o.name = p_name AND o.expires_at <= clock_timestamp() AND NOT is_over(o.expires_at, o.ended_at)
-            AND (current_setting('pglock.renewed', true) IS DISTINCT FROM 'true'
-                 OR o.expires_at < transaction_timestamp())
-          ORDER BY o.slot FOR UPDATE SKIP LOCKED) e
-    WHERE l.name = p_name AND l.slot = e.slot RETURNING l.xmin = l.xmax AS seen)
+    WHERE l.name = p_name AND l.slot = ANY (ARRAY(       -- a join may look for them once for each slot
+      SELECT o.slot FROM locks o
+      WHERE o.name = p_name AND o.expires_at <= clock_timestamp() AND NOT is_over(o.expires_at, o.ended_at)
+        AND (current_setting('pglock.renewed', true) IS DISTINCT FROM 'true'
+             OR o.expires_at < transaction_timestamp())
+      ORDER BY o.slot FOR UPDATE SKIP LOCKED)) RETURNING l.xmin = l.xmax AS seen)
   SELECT bool_and(o.seen) INTO seen FROM over o;
   RETURN seen IS NOT NULL AND (seen OR refuse_unseen_end('55P03'));
 END $$;
@@ -1729,35 +1729,36 @@ CREATE TYPE grants AS (token bigint, slot int, hints text[], handed int[], slots
 -- Every ticket up to the last one that was served counts no more: it was granted, its session is dead, or somebody is
 -- taking it back, or it names another limit than the leases that stand: of two that join at once with two limits
 -- neither sees the other, so the later one is refused when it asks again. serve never waits for a ticket's row.
+--
+-- One call grants to a thousand who queue, or for a moment, so that it ends whoever waits. Then slot 0, which nobody
+-- has, is among what it has handed: announce tells the next to ask, who is granted the lock with the next thousand.
 CREATE FUNCTION serve(
   p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid, p_own boolean DEFAULT false) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   g         grants;  nxt waiters;  batch waiters[];  slots int[];
+  room      int := 1000;  till timestamptz := clock_timestamp() + interval '250 ms';   -- for how many, and how long
   upto      bigint := p_head.served;  above bigint := p_head.token;   -- tickets that count no more; the greatest token
   exclusive int := 0;  shared int := 0;  limited int := 0;  in_use int;   -- leases that are not over; their limit
 BEGIN
   IF is_running(p_head.expires_at, p_head.ended_at) THEN RETURN g;   -- an exclusive lease is in everybody's way
   ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
-    SELECT s.exclusive, s.shared, s.limited, s.capacity, s.above INTO exclusive, shared, limited, in_use, above
-      FROM standing(p_head.name) s;
+    SELECT s.* INTO exclusive, shared, limited, in_use, above FROM standing(p_head.name) s;
   END IF;
   WHILE exclusive = 0 LOOP
     nxt := next_waiter(p_head.name, upto);
-    IF p_own THEN
-      nxt := w; w := NULL;
+    IF p_own THEN nxt := w; w := NULL;
     ELSIF g.token IS NOT NULL AND nxt.grant_id = p_grant_id THEN   -- it had queued before it was own: once
       upto := nxt.ticket;  CONTINUE;
     ELSIF nxt.ticket IS NULL THEN
       upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE (            -- nobody is drawing one
         SELECT q.ticket FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto ORDER BY 1 LIMIT 1) > 0));
-      EXIT WHEN w.ticket IS NULL;
-      nxt := w; w := NULL;
+      EXIT WHEN w.ticket IS NULL;  nxt := w; w := NULL;
     END IF;
     EXIT WHEN in_tree(nxt) AND NOT fits_tree(nxt, p_own)
       AND (p_head.queued OR nxt.ticket = 0 OR keep_queue(nxt.name));
-    p_own := false;
+    p_own := false;  batch := NULL;
     IF nxt.mode = 'exclusive' THEN
       EXIT WHEN shared > 0 OR limited > 0
         OR p_grant_id IS NULL AND p_head.expires_at > '-infinity' AND NOT history_open();
@@ -1767,16 +1768,17 @@ BEGIN
           GREATEST(upto, nxt.ticket));  exclusive := 1;
       END IF;
     ELSE
-      batch := NULL;  EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
+      EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0 OR room = 0 AND nxt.ticket > 0;
       IF (nxt.capacity <> in_use) IS NOT TRUE THEN
-        slots := free_slots(p_head.name, nxt.capacity,
-          LEAST(nxt.capacity - limited, CASE WHEN nxt.ticket = 0 THEN 1 ELSE 1000 END), p_grant_id IS NULL);
+        slots := free_slots(p_head.name, nxt.capacity, LEAST(nxt.capacity - limited,
+          CASE WHEN nxt.ticket = 0 OR in_tree(nxt) THEN 1 ELSE room END), p_grant_id IS NULL);
         EXIT WHEN slots IS NULL;
         batch := claim(CASE WHEN nxt.ticket > 0 THEN next_batch(nxt, pg_catalog.cardinality(slots)) ELSE ARRAY[nxt] END, upto);
       END IF;
       IF batch IS NOT NULL THEN
         g := grant_slots(g, batch, slots[1:pg_catalog.cardinality(batch)], above);
         in_use := nxt.capacity;  above := g.tokens[pg_catalog.cardinality(batch)];
+        room := CASE WHEN clock_timestamp() < till THEN room - pg_catalog.cardinality(batch) ELSE 0 END;
         shared := shared + CASE nxt.mode WHEN 'shared' THEN pg_catalog.cardinality(batch) ELSE 0 END;
         limited := limited + CASE nxt.mode WHEN 'limit' THEN pg_catalog.cardinality(batch) ELSE 0 END;
       END IF;
@@ -1786,6 +1788,7 @@ BEGIN
   END LOOP;
   IF exclusive = 0 AND upto > p_head.served THEN       -- else grant_head has done it
     UPDATE locks l SET served = upto WHERE l.name = p_head.name AND l.slot = 0;
+    g.handed := CASE WHEN room = 0 THEN g.handed || 0 ELSE g.handed END;
   END IF;
   RETURN g;
 END $$;
@@ -1949,7 +1952,9 @@ CREATE FUNCTION tell(g grants, p_batch waiters[], p_session_id uuid, p_grant_id 
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  w waiters;
+  w      waiters;
+  hints  text[] := g.hints;                              -- a field would be copied whole with each that is added
+  handed int[] := g.handed;
 BEGIN
   FOR i IN 1..coalesce(pg_catalog.cardinality(p_batch), 0) LOOP
     w := p_batch[i];
@@ -1957,12 +1962,13 @@ BEGIN
       g.token := g.tokens[i];
       g.slot := nullif(g.slots[i], 0);
     ELSIF w.session_id = p_session_id THEN
-      g.hints := g.hints || hint(w.ticket, g.tokens[i], g.slots[i], (extract(epoch FROM w.ttl) * 1000000)::bigint,
-                                 w.grant_id);
+      hints := hints || hint(w.ticket, g.tokens[i], g.slots[i], (extract(epoch FROM w.ttl) * 1000000)::bigint,
+                             w.grant_id);
     ELSE
-      g.handed := g.handed || g.slots[i];
+      handed := handed || g.slots[i];
     END IF;
   END LOOP;
+  g.hints := hints;  g.handed := handed;
   RETURN g;
 END $$;
 
@@ -2186,8 +2192,9 @@ LANGUAGE sql STABLE
 AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, getdatabaseencoding())), 'hex'), 40) $$;
 
 -- announce notifies the new holders of these slots, and the watchers of the locks; a NULL in p_slots means only the
--- watchers. It returns how many sessions it notified. NOTIFY takes a lock of the whole cluster until its transaction
--- ends. So call announce after the grant, in a separate transaction that does not wait for the disk.
+-- watchers. Where nobody has slot 0 it tells the next in the queue to ask, if that one could be granted the lock: see
+-- serve. It returns how many sessions it told of a grant. NOTIFY takes a lock of the whole cluster until its
+-- transaction ends. So call announce after the grant, in a separate transaction that does not wait for the disk.
 CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
@@ -2198,13 +2205,15 @@ DECLARE
   n  bigint := 0;
 BEGIN
   FOR a IN SELECT u.name, u.slot FROM unnest(p_names, p_slots) AS u (name, slot) LOOP
-    SELECT l.name, l.slot, l.ticket, l.token, l.grant_id, l.session_id, l.expires_at,
+    SELECT l.name, l.slot, l.ticket, l.token, l.grant_id, l.session_id, l.expires_at, l.served,
            l.watched_until > clock_timestamp() AS watched, is_running(l.expires_at, l.ended_at) AS runs INTO r
       FROM locks l WHERE l.name = a.name AND l.slot = coalesce(a.slot, 0);
     IF a.slot >= 0 AND r.ticket > 0 AND r.runs THEN
       n := n + 1;
       ok := pg_notify('pglock_' || replace(r.session_id::text, '-', ''), hint(r.ticket, r.token, r.slot,
                       microseconds_until(r.expires_at), r.grant_id))::text IS NOT NULL;
+    ELSIF a.slot = 0 AND NOT r.runs THEN
+      PERFORM ask_again(w) FROM next_waiter(a.name, r.served) w WHERE w.ticket > 0 AND free_at(w) IS NULL;
     END IF;
     IF r.slot > 0 THEN
       SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = a.name

@@ -7,6 +7,9 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
+// announceMost is how many the server takes in one call.
+const announceMost = 10_000
+
 // announcement lists what to announce to waiters of other clients, and to watchers.
 type announcement struct {
 	names []string
@@ -25,18 +28,21 @@ type handed struct {
 // hear processes the grants that a statement made to waiters: it tells our own at once, and adds the others to
 // an announcement. sent is a time before the grants, nil if unknown.
 func (c *Client) hear(name string, h protocol.Handed, sent *trust.Instant, others *announcement) {
-	calls := len(h.Hints) + len(h.Slots)
-	if h.Announced {
-		calls++
-	}
-	if c.observing != nil && calls > 0 {
-		others.handed = append(others.handed, handed{name, calls, sent})
-	}
+	calls := len(h.Hints)
 	for _, text := range h.Hints {
 		c.queue.Hear(text, sent)
 	}
 	for _, s := range h.Slots {
 		others.names, others.slots = append(others.names, name), append(others.slots, &s)
+		if s > 0 {
+			calls++
+		}
+	}
+	if calls == 0 && (h.Announced || len(h.Slots) > 0) { // slot 0: beside others it only makes the next one ask
+		calls = 1
+	}
+	if c.observing != nil && calls > 0 {
+		others.handed = append(others.handed, handed{name, calls, sent})
 	}
 	if len(h.Slots) == 0 && h.Watched {
 		others.names, others.slots = append(others.names, name), append(others.slots, nil)
@@ -46,8 +52,9 @@ func (c *Client) hear(name string, h protocol.Handed, sent *trust.Instant, other
 // send announces through the server in a separate transaction, because NOTIFY must not wait for the disk. If it
 // fails, the waiters find their grants at the next look.
 func (c *Client) send(ctx context.Context, a announcement, by func(context.Context, []string, []*int) error) {
-	if len(a.names) > 0 {
-		_ = by(ctx, a.names, a.slots)
+	for first := 0; first < len(a.names); first += announceMost {
+		end := min(first+announceMost, len(a.names))
+		_ = by(ctx, a.names[first:end], a.slots[first:end])
 	}
 	for _, h := range a.handed {
 		e := Event{Kind: EventHandOver, Lock: h.name, Count: h.calls}

@@ -87,11 +87,11 @@ var ofGrants = []mutant{
 		{schema, "CONTINUE WHEN lease.token <> r.token OR", "CONTINUE WHEN"},
 	}, integration, "^TestABreakOfASession"},
 	{"I1 what has run out is settled without the row's lock", []edit{
-		{schema, "          ORDER BY o.slot FOR UPDATE SKIP LOCKED) e", "          ORDER BY o.slot) e"},
+		{schema, "ORDER BY o.slot FOR UPDATE SKIP LOCKED)) RETURNING l.xmin", "ORDER BY o.slot)) RETURNING l.xmin"},
 	}, integration, "^TestI1_NoGrantBeside|^TestI4_NoGrantOver"},
 	{"I4 what has run out is settled over a prepared transaction", []edit{
-		{schema, "          ORDER BY o.slot FOR UPDATE SKIP LOCKED) e", "          ORDER BY o.slot FOR NO KEY UPDATE " +
-			"SKIP LOCKED) e"},
+		{schema, "ORDER BY o.slot FOR UPDATE SKIP LOCKED)) RETURNING l.xmin", "ORDER BY o.slot FOR NO KEY UPDATE " +
+			"SKIP LOCKED)) RETURNING l.xmin"},
 	}, integration, "^TestI4_NoGrantOver"},
 	{"I4 what is over is granted while a COMMIT that checks it is under way", []edit{
 		{

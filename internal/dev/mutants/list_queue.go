@@ -674,7 +674,8 @@ var ofModes = []mutant{
 		{schema, "      IF (nxt.capacity <> in_use) IS NOT TRUE THEN", "      IF true THEN"},
 	}, integration, "^TestI1_TwoLimitsThat"},
 	{"I1 two limits that were queued for at once are granted one after the other", []edit{
-		{schema, "s.shared, s.limited, s.capacity, s.above INTO", "s.shared, s.limited, NULL, s.above INTO"},
+		{schema, "SELECT s.* INTO exclusive, shared,", "SELECT s.exclusive, s.shared, s.limited, NULL, s.above " +
+			"INTO exclusive, shared,"},
 	}, integration, "^TestI1_TwoLimitsThat"},
 	{"I1 the head does not note the limit that was granted", []edit{
 		{schema, "    limit_named = coalesce(p_batch[1].capacity, l.limit_named)\n",
