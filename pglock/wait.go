@@ -15,6 +15,10 @@ import (
 // leaves the queue in the background.
 const leavePatience = 250 * time.Millisecond
 
+// againPause is how long after an answer the client asks again because of a notification that says no more than that
+// something may have changed. Every role may notify, as often as it likes.
+const againPause = 10 * time.Millisecond
+
 // waitInQueue waits for the grant of a request that has a ticket. The grant arrives as a hint. The call asks
 // the server again only if the hint is missing or too late to be trusted, or, as the first in the queue, when
 // the holder's lease ends.
@@ -88,6 +92,9 @@ func (c *Client) await(ctx context.Context, q *pending, t *queue.Ticket, e *ear)
 		case n.Err != nil:
 			return g, false, errorFromSQL(n.Err, q.Name, 0)
 		case n.AskAgain, wait <= 0:
+			if n.Heard {
+				c.sleep(ctx, now.Until(q.told.Add(againPause)), nil)
+			}
 			return g, false, nil
 		}
 		c.sleep(ctx, wait, t.Wake)

@@ -191,8 +191,10 @@ func (w *watcher) await(ctx context.Context, next time.Duration, before []LockIn
 			next = min(next, i.Remaining+queue.AskLate) // nobody announces an expiry
 		}
 	}
+	due := time.After(next)
+	pause.For(ctx, min(next, againPause))
 	select {
-	case <-time.After(next):
+	case <-due:
 	case <-w.wake:
 	case <-ctx.Done():
 	}

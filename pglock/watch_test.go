@@ -179,13 +179,13 @@ func TestWatchTellsTheStateFirstAndThenWhatItHears(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock())
 		changes := watching(t.Context(), c)
 		expect(t, changes, ChangeState, 5)
-		time.Sleep(time.Second)
 		for token := Token(6); token < 20; token += 2 {
 			lease := held(0, token, "b")
 			for _, step := range []struct {
 				is   LockInfo
 				kind ChangeKind
 			}{{lease, ChangeGranted}, {released(lease), ChangeReleased}} {
+				time.Sleep(time.Second / 2)
 				w.becomes(step.is)
 				told := time.Now()
 				e.said <- [2]string{"watched", ""}

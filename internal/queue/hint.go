@@ -89,7 +89,7 @@ func (q *Queue) hear(text string, sent *trust.Instant) {
 		h.Seen = *sent
 	}
 	if h.Token == 0 {
-		t.tell(News{AskAgain: true})
+		t.tell(News{AskAgain: true, Heard: true})
 		return
 	}
 	t.tell(News{Hint: &h})

@@ -90,7 +90,8 @@ func (t *Ticket) notice(s protocol.Sighting, now trust.Instant) (changed bool) {
 // News is why a waiting call wakes up.
 type News struct {
 	Hint     *Hint           // the grant itself
-	AskAgain bool            // ask the server again
+	AskAgain bool            // ask the server again,
+	Heard    bool            // because a notification says so
 	Circle   []protocol.Link // the wait would never end
 	Err      error           // the wait has ended, because looks have failed for long
 }
@@ -129,7 +130,8 @@ func (q *Queue) Put(t *Ticket, grantID uuid.UUID, a protocol.Answer, sent, now t
 	defer q.mu.Unlock()
 	q.remove(t)
 	if a.Ticket != t.number || t.news.Hint == nil { // a hint of this ticket may have come before the answer
-		t.news = News{AskAgain: t.news.AskAgain && a.Ticket == t.number} // or the answer may be older than the news
+		again := t.news.AskAgain && a.Ticket == t.number // or the answer may be older than the news
+		t.news = News{AskAgain: again, Heard: again && t.news.Heard}
 	}
 	t.grantID, t.number, t.seen, t.first, t.far, t.still = grantID, a.Ticket, sent, a.First, false, 0
 	t.rests, t.since, q.rests = false, now, false

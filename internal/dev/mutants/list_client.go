@@ -158,6 +158,12 @@ var ofRequests = []mutant{
 		{"pglock/watch.go", "server.Lasting(err):\n\t\t\treturn c.unseen(name, err)\n",
 			"server.Lasting(err):\n\t\t\treturn nil\n"},
 	}, library, "^TestWatchThatIsRefused"},
+	{"a watch looks as often as somebody notifies", []edit{
+		{"pglock/watch.go", "\tpause.For(ctx, min(next, againPause))\n", ""},
+	}, library, "^TestAStorm"},
+	{"a waiter asks as often as somebody repeats a hint", []edit{
+		{"internal/queue/hint.go", "AskAgain: true, Heard: true}", "AskAgain: true}"},
+	}, library, "^TestAStorm"},
 	{"a watch ends with an error that passes", []edit{
 		{"pglock/watch.go", "\t\tcase looking.Err() == nil && server.Lasting(err):\n", "\t\tcase looking.Err() == " +
 			"nil && (server.Lasting(err) || true):\n"},

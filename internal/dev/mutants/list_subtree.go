@@ -64,7 +64,7 @@ var ofSubtrees = []mutant{
 		{schema, "AND (p_handed IS NOT NULL OR p_head.watched_until < 'infinity')", ""},
 	}, integration, "^TestARefusalTellsNobody"},
 	{"I8 subtree: news that comes during a question is lost", []edit{
-		{"internal/queue/queue.go", "News{AskAgain: t.news.AskAgain && a.Ticket == t.number}", "News{}"},
+		{"internal/queue/queue.go", "again := t.news.AskAgain && a.Ticket == t.number", "again := false"},
 	}, "./internal/queue", "^TestNewsThatComes"},
 	{"subtree: its owner waits below it", []edit{
 		{schema, "IS TRUE AND in_tree(w) AND holds_above(w)", "IS TRUE AND false"},
