@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/pglock-dev/pglock/integration/chaos/internal/check"
+	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
@@ -87,5 +89,28 @@ func TestListShowsFaultsAndChecks(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in the list", want)
 		}
+	}
+}
+
+// A fault that has found nothing to do is injected, but has not taken effect, and does not end the run.
+func TestAFaultThatDoesNothingIsNamed(t *testing.T) {
+	t.Parallel()
+	var out output
+	l := &lab{injected: &history.Faults{}, endurance: newEndurance(), broken: make(chan error, 1)}
+	l.judge = check.New(l.injected, func(check.Violation) {}, func(string) {})
+	l.evidence = must.Get(openEvidence(&out, func(bool) {}, false))(t)
+	defer l.evidence.close()
+	l.faults = []fault{
+		{name: "cut", lane: useLane, run: func(*hit) error { return nil }},
+		{name: "break", lane: useLane, run: func(*hit) error { return errNothing }},
+	}
+	for _, f := range l.faults {
+		l.hit(t.Context(), f, nil)
+	}
+	if idle := l.idle(); !slices.Equal(idle, []string{"break"}) || l.injected.Count()["break"] != 1 || len(l.broken) > 0 {
+		t.Errorf("%q have done nothing, of %v", idle, l.injected.Count())
+	}
+	if s := l.summary(); !strings.Contains(s, "these faults never took effect: break\n") {
+		t.Error(s)
 	}
 }

@@ -42,11 +42,11 @@ type life struct {
 	stdin  io.WriteCloser
 	ended  chan struct{} // closed when the process has ended and all its output was read
 	stderr *tail
-	ready  <-chan struct{} // closed when it has a client
+	ready  <-chan history.Event // comes when it has a client
 
 	mu       sync.Mutex
-	expected bool                           // its end
-	said     map[history.Kind]chan struct{} // closed when an event of the kind is heard
+	expected bool                                  // its end
+	said     map[history.Kind][]chan history.Event // who waits for an event of the kind
 }
 
 // start begins the next life.
@@ -62,7 +62,7 @@ func (m *member) start() error {
 		who = m.life.who + 1
 	}
 	l := &life{who: who, cmd: exec.Command(program), ended: make(chan struct{}), stderr: &tail{},
-		said: make(map[history.Kind]chan struct{})}
+		said: make(map[history.Kind][]chan history.Event)}
 	l.cmd.Env = append(os.Environ(), roleVariable+"=worker")
 	l.cmd.SysProcAttr = workerAttributes()
 	l.cmd.Stderr = l.stderr
@@ -98,22 +98,21 @@ func (l *life) listen(out io.Reader, hear func(history.Event)) {
 		}
 		hear(e)
 		l.mu.Lock()
-		if c := l.said[e.Kind]; c != nil {
-			close(c)
-			delete(l.said, e.Kind)
+		for _, c := range l.said[e.Kind] {
+			c <- e
 		}
+		delete(l.said, e.Kind)
 		l.mu.Unlock()
 	}
 }
 
-// next is closed when the next event of the kind is heard.
-func (l *life) next(kind history.Kind) <-chan struct{} {
+// next has the next event of the kind when it is heard.
+func (l *life) next(kind history.Kind) <-chan history.Event {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.said[kind] == nil {
-		l.said[kind] = make(chan struct{})
-	}
-	return l.said[kind]
+	c := make(chan history.Event, 1)
+	l.said[kind] = append(l.said[kind], c)
+	return c
 }
 
 func (l *life) tell(v any) error {
@@ -128,21 +127,22 @@ func (l *life) tell(v any) error {
 }
 
 // await waits for what next has returned. False: it did not come, because the process has ended or the time is over.
-func (l *life) await(ctx context.Context, said <-chan struct{}, patience time.Duration) bool {
+func (l *life) await(ctx context.Context, said <-chan history.Event,
+	patience time.Duration) (e history.Event, came bool) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
-	case <-said:
-		return true
+	case e = <-said:
+		return e, true
 	case <-l.ended:
 	case <-timer.C:
 	case <-ctx.Done():
 	}
 	select {
-	case <-said: // and then it has ended
-		return true
+	case e = <-said: // and then it has ended
+		return e, true
 	default:
-		return false
+		return e, false
 	}
 }
 

@@ -35,7 +35,7 @@ type endurance struct {
 type times struct{ all, calm, lately trend.Spread }
 
 // during is what there was while the faults of a kind lasted.
-type during struct{ operations, violations int }
+type during struct{ operations, violations, effects int }
 
 func newEndurance() endurance {
 	return endurance{asked: make(map[int64]history.Event), clients: make(map[int]history.Event),
@@ -44,9 +44,10 @@ func newEndurance() endurance {
 }
 
 // began notes the beginning of a fault, and with what it returns the end, with the counts of those moments.
-func (e *endurance) began(f history.Fault, operations, violations int) (ended func(operations, violations int)) {
+func (e *endurance) began(f history.Fault, operations, violations int) (ended func(operations, violations int,
+	did bool)) {
 	e.recovery.Began(f)
-	return func(operationsThen, violationsThen int) {
+	return func(operationsThen, violationsThen int, did bool) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if e.during[f.Name] == nil {
@@ -55,7 +56,20 @@ func (e *endurance) began(f history.Fault, operations, violations int) (ended fu
 		d := e.during[f.Name]
 		d.operations += operationsThen - operations
 		d.violations += violationsThen - violations
+		if did {
+			d.effects++
+		}
 	}
+}
+
+// effects is how often the faults of a kind have done something.
+func (e *endurance) effects(name string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if d := e.during[name]; d != nil {
+		return d.effects
+	}
+	return 0
 }
 
 // Kinds of calls that are timed. The first one never waits for another holder.

@@ -85,10 +85,10 @@ func lateHints(h *hit) error {
 	if again {
 		h.queuedAgain(time.Second)
 		wait(h.ctx, upTo(h.rand, 60*time.Millisecond))
-	} else {
-		wait(h.ctx, upTo(h.rand, 150*time.Millisecond))
+		return nil
 	}
-	return nil
+	wait(h.ctx, upTo(h.rand, 150*time.Millisecond))
+	return errNothing
 }
 
 // queuedAgain waits until the victim has another ticket for the lock than before.

@@ -29,11 +29,14 @@ const extension = 4 * time.Second
 func extendedAnd(happens func(*hit) error) func(*hit) error {
 	return func(h *hit) error {
 		m := h.m.now()
-		said := m.next(history.Extends)
+		said, extended := m.next(history.Extended), false
 		if m.tell(load.Order{Do: load.Extend, For: extension}) == nil {
-			m.await(h.ctx, said, 2*time.Second)
+			_, extended = m.await(h.ctx, said, 5*time.Second)
 		}
-		return happens(h)
+		if err := happens(h); err != nil || extended {
+			return err
+		}
+		return errNothing
 	}
 }
 

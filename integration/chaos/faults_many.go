@@ -37,8 +37,11 @@ func thronged(h *hit) error {
 func (h *hit) orders(o load.Order, done history.Kind) error {
 	m := h.nextFor(o.Do).now()
 	said := m.next(done)
-	if m.tell(o) == nil {
-		m.await(h.ctx, said, time.Minute)
+	if m.tell(o) != nil {
+		return errNothing
+	}
+	if e, came := m.await(h.ctx, said, time.Minute); !came || e.Class != "" {
+		return errNothing
 	}
 	return nil
 }

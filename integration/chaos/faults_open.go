@@ -66,19 +66,19 @@ func open(lifts bool, begins, goesOn func(context.Context, *stranger, []string, 
 		defer cancel()
 		o, err := h.newOnlooker(ctx)
 		if err != nil {
-			return nil // there is no server just now
+			return errNothing // there is no server just now
 		}
 		defer o.close()
 		conn, err := pgx.Connect(ctx, h.cluster.UserURL(cluster.Stranger))
 		if err != nil {
-			return nil
+			return errNothing
 		}
 		defer conn.Close(context.WithoutCancel(ctx))
 		s := &stranger{conn, uuid.New(), h.rand}
 		names := append(o.names(), h.someHeld(3)...)
 		d := between(h.rand, 2*time.Second, 4*time.Second)
 		if begins(ctx, s, names, d) != nil {
-			return nil
+			return errNothing
 		}
 		if lifts {
 			_, _ = s.Exec(ctx, `SELECT set_config(name, '0', true) FROM pg_settings

@@ -69,8 +69,11 @@ func stopInsideWrite(h *hit) error {
 	wait(h.ctx, 60*time.Millisecond)
 	m := h.crew[chosen].now()
 	said := m.next(history.Inside)
-	if m.tell(load.Order{Do: load.GoInside}) != nil || !m.await(h.ctx, said, 1500*time.Millisecond) {
-		return nil // it has other troubles
+	if m.tell(load.Order{Do: load.GoInside}) != nil {
+		return errNothing // it has other troubles
+	}
+	if _, came := m.await(h.ctx, said, 1500*time.Millisecond); !came {
+		return errNothing
 	}
 	if err := h.cluster.Immediate(h.ctx, upTo(h.rand, 200*time.Millisecond), release); err != nil {
 		return err
@@ -126,8 +129,9 @@ func breakLeases(h *hit) error {
 		return strings.Contains(x.Label, "+crowd") || strings.Contains(x.Label, load.Keeper)
 	})
 	if err != nil || len(look.Holders) == 0 {
-		return nil // there is no server, or nothing to break
+		return errNothing // there is no server, or nothing to break
 	}
+	did := errNothing
 	for range 1 + h.rand.IntN(3) {
 		x := look.Holders[h.rand.IntN(len(look.Holders))]
 		done := h.judge.Breaking(x.Name)
@@ -135,15 +139,23 @@ func breakLeases(h *hit) error {
 		if err == nil || errors.Is(err, lockadmin.ErrNotHeld) {
 			done()
 		}
+		if err == nil {
+			did = nil
+		}
 	}
-	return nil
+	return did
 }
 
 func prune(h *hit) error {
 	began := history.Now()
-	_, err := h.eye.pool.Exec(h.ctx, fmt.Sprintf(`SELECT pglock.prune_locks('%d ms')`, h.rand.IntN(300)))
+	var removed int
+	err := h.eye.pool.QueryRow(h.ctx, fmt.Sprintf(`SELECT removed FROM pglock.prune_locks('%d ms')`,
+		h.rand.IntN(300))).Scan(&removed)
 	if err == nil { // otherwise there may be no server just now
 		h.judge.Pruned(began, history.Now())
+	}
+	if removed == 0 {
+		return errNothing
 	}
 	return nil
 }

@@ -73,7 +73,9 @@ func kill(h *hit) error {
 
 func cut(reset bool) func(*hit) error {
 	return func(h *hit) error {
-		h.m.line.Cut(reset)
+		if h.m.line.Cut(reset) == 0 {
+			return errNothing
+		}
 		return nil
 	}
 }
@@ -117,7 +119,9 @@ func commits(d wire.Direction, drop bool) func(*hit) error {
 		}
 		stop := h.m.line.OnCommit(f)
 		wait(h.ctx, between(h.rand, time.Second, 3*time.Second))
-		stop()
+		if stop() == 0 {
+			return errNothing
+		}
 		return nil
 	}
 }
@@ -130,9 +134,9 @@ func delayHints(h *hit) error {
 }
 
 func terminate(h *hit) error {
-	_, err := h.cluster.Terminate(h.ctx, label(h.m.now().who), 1+h.rand.IntN(4))
-	if err != nil {
-		return nil // there is no server just now
+	n, err := h.cluster.Terminate(h.ctx, label(h.m.now().who), 1+h.rand.IntN(4))
+	if err != nil || n == 0 {
+		return errNothing // there is no server just now, or no session
 	}
 	return nil
 }

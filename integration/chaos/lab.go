@@ -47,7 +47,8 @@ type lab struct {
 // result is what a run has found.
 type result struct {
 	violations int
-	folder     string // of the evidence, when there is any
+	folder     string   // of the evidence, when there is any
+	idle       []string // faults that have done nothing
 }
 
 // run is the whole of it. Whatever way it returns, it leaves nothing but the evidence of violations.
@@ -69,7 +70,7 @@ func run(ctx context.Context, o options, s *screen, problems io.Writer) (_ resul
 			err = errors.Join(err, l.writeReport())
 		}
 	}
-	return result{l.evidence.count(), l.evidence.kept()}, err
+	return result{l.evidence.count(), l.evidence.kept(), l.idle()}, err
 }
 
 // violated hears of every violation.
@@ -163,7 +164,7 @@ func (l *lab) hire(ctx context.Context) error {
 	}
 	for _, m := range l.crew {
 		now := m.now()
-		if !now.await(ctx, now.ready, time.Minute) {
+		if _, came := now.await(ctx, now.ready, time.Minute); !came {
 			return fmt.Errorf("worker %d did not begin: %s", m.n, now.stderr)
 		}
 	}
@@ -240,7 +241,7 @@ func (l *lab) finish(ctx context.Context) error {
 	l.seesWork(ctx, workAgain)
 	l.judgeGrowth()
 	ends := func(do string, kind history.Kind, patience time.Duration) {
-		said := make([]<-chan struct{}, len(l.crew))
+		said := make([]<-chan history.Event, len(l.crew))
 		for i, m := range l.crew {
 			said[i] = m.now().next(kind)
 			if do == load.Close {
@@ -249,7 +250,7 @@ func (l *lab) finish(ctx context.Context) error {
 			_ = m.now().tell(load.Order{Do: do})
 		}
 		for i, m := range l.crew {
-			if !m.now().await(ctx, said[i], patience) && ctx.Err() == nil {
+			if _, came := m.now().await(ctx, said[i], patience); !came && ctx.Err() == nil {
 				l.judge.Blame("stuck", fmt.Sprintf("worker %s was told to %s and has not come to it in %v",
 					label(m.now().who), do, patience))
 			}

@@ -38,6 +38,9 @@ func chaos(t *testing.T, o options, faults string) {
 	if result.violations > 0 {
 		t.Errorf("%d violations; the evidence is in %s", result.violations, result.folder)
 	}
+	if o.oneRound && len(result.idle) > 0 {
+		t.Errorf("these faults never took effect: %q", result.idle)
+	}
 	for _, operation := range []string{"acquire", "Write, guarded", "release"} {
 		if !strings.Contains(out.String(), operation) {
 			t.Errorf("there was no %s", operation)
@@ -70,13 +73,14 @@ func TestAFewSecondsOfChaos(t *testing.T) {
 	}
 }
 
-// The same with those that need more: a full server, guards, strangers, many leases, many clients, extensions.
-func TestAFewSecondsOfCrowdsAndStrangers(t *testing.T) {
+// The same with those that need more, a full server, guards, strangers, many leases, many clients, extensions, until
+// each has taken effect.
+func TestCrowdsAndStrangersTakeEffect(t *testing.T) {
 	t.Parallel() // it has servers of its own
-	chaos(t, options{seed: 1, duration: 12 * time.Second, workers: 3, goroutines: 3, pace: 60 * time.Millisecond,
-		crowd: 300, throng: 20,
-		sessionTTL: 600 * time.Millisecond},
-		"kill-extended,pause-extended,refuse-extended,full,tamper,open-queued,open-running,open-ended,open-lifted,"+
+	chaos(t, options{seed: 1, oneRound: true, duration: 4 * time.Minute, workers: 3, goroutines: 3,
+		pace: 60 * time.Millisecond, stormCalls: 50, crowd: 300, throng: 20, sessionTTL: 600 * time.Millisecond},
+		"kill,reset,close,terminate,drop-commit-answer,break,prune,cancel,"+
+			"kill-extended,pause-extended,refuse-extended,full,tamper,open-queued,open-running,open-ended,open-lifted,"+
 			"crowd,throng")
 }
 

@@ -95,7 +95,7 @@ type options struct {
 	throng         int // clients
 	sessionTTL     time.Duration
 	clusterName    string
-	oneRound       bool // of the faults of Patroni's cluster
+	oneRound       bool // of the faults; for servers of its own, until each has taken effect
 	untilViolation bool
 	sweep          bool
 	keep           bool

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -25,8 +26,11 @@ type fault struct {
 	full        bool                 // it keeps everybody from connecting anew
 	delays      time.Duration        // it may delay the end of a lease, or a grant, for so long
 	choose      func(h *hit) *member // which worker is concerned; nil: any
-	run         func(h *hit) error
+	run         func(h *hit) error   // it may return errNothing
 }
+
+// errNothing is what a fault returns that has found nothing to do, or was kept from it.
+var errNothing = errors.New("it has done nothing")
 
 // lane is what goes on one after the other. What is in different lanes happens at the same time.
 type lane string
@@ -97,34 +101,57 @@ func (l *lab) keepCalm(ctx context.Context) {
 	}
 }
 
-// drive injects the faults of a lane, one after the other, in an order that the seed draws.
+// drive injects the faults of a lane, one after the other, in an order that the seed draws: each of them once, and then
+// as often as their weights say.
 func (l *lab) drive(ctx context.Context, where lane) {
 	faults := ofLane(l.faults, where)
-	total := 0
-	for _, f := range faults {
-		total += f.weight
-	}
 	number := uint64(slices.Index([]lane{serverLane, useLane, firstLane, secondLane, crowdLane}, where))
+	untilEffect := l.oneRound && l.patroni == nil
+	first := rand.New(rand.NewPCG(l.seed, number<<32-1)).Perm(len(faults))
 	pause, calm := 1500*time.Millisecond, sync.Locker(l.calm.RLocker())
 	if where == crowdLane {
-		pause, calm = betweenCrowds, &sync.Mutex{}
+		calm = &sync.Mutex{}
 	}
-	for n := uint64(0); ctx.Err() == nil; n++ {
-		r := rand.New(rand.NewPCG(l.seed, number<<32+n)) // what one fault draws does not move the next
+	for n := 0; ctx.Err() == nil; n++ {
+		r := rand.New(rand.NewPCG(l.seed, number<<32+uint64(n))) // what one fault draws does not move the next
 		wait(ctx, upTo(r, pause))
-		drawn := r.IntN(total)
+		if where == crowdLane {
+			pause = betweenCrowds
+		}
+		if untilEffect && n >= len(first) {
+			faults = slices.DeleteFunc(faults, func(f fault) bool { return l.endurance.effects(f.name) > 0 })
+			if len(faults) == 0 {
+				return
+			}
+		}
+		total := 0
 		for _, f := range faults {
-			if drawn -= f.weight; drawn >= 0 {
-				continue
-			}
-			calm.Lock()
-			if ctx.Err() == nil {
-				l.hit(ctx, f, r)
-			}
-			calm.Unlock()
-			break
+			total += f.weight
+		}
+		drawn := r.IntN(total)
+		f := faults[slices.IndexFunc(faults, func(f fault) bool { drawn -= f.weight; return drawn < 0 })]
+		if n < len(first) {
+			f = faults[first[n]]
+		}
+		calm.Lock()
+		if ctx.Err() == nil {
+			l.hit(ctx, f, r)
+		}
+		calm.Unlock()
+		if untilEffect && len(l.idle()) == 0 {
+			l.once.Do(func() { close(l.enough) })
 		}
 	}
+}
+
+// idle are the faults that have not done anything yet.
+func (l *lab) idle() (names []string) {
+	for _, f := range l.faults {
+		if l.endurance.effects(f.name) == 0 {
+			names = append(names, f.name)
+		}
+	}
+	return names
 }
 
 // hit injects one fault and writes it down.
@@ -149,10 +176,10 @@ func (l *lab) hit(ctx context.Context, f fault, r *rand.Rand) {
 	h.over = sync.OnceFunc(func() { l.endurance.recovery.Over(note) })
 	err := f.run(h)
 	h.over()
-	passed(l.operations(), l.evidence.count())
+	passed(l.operations(), l.evidence.count(), !errors.Is(err, errNothing))
 	ended()
 	l.evidence.line(fmt.Sprintf("%s fault %s of worker %d has ended, %v", sayNow(), f.name, note.Worker, err))
-	if err != nil && ctx.Err() == nil {
+	if err != nil && !errors.Is(err, errNothing) && ctx.Err() == nil {
 		l.giveUp(fmt.Errorf("fault %s: %w", f.name, err))
 	}
 }

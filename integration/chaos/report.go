@@ -29,7 +29,7 @@ func (l *lab) tables() (all []table.Writer) {
 		all = append(all, t)
 		return t
 	}
-	faults := add("fault", "what happens", "times", "first grant after it", "first write", "overtaken",
+	faults := add("fault", "what happens", "times", "took effect", "first grant after it", "first write", "overtaken",
 		"operations meanwhile", "violations meanwhile")
 	l.faultRows(faults)
 	if t := l.outages.table(); t != nil {
@@ -99,11 +99,11 @@ func (l *lab) faultRows(t table.Writer) {
 		if n := slices.IndexFunc(l.faults, func(f fault) bool { return f.name == name }); n >= 0 {
 			about = l.faults[n].about
 		}
-		row := table.Row{name, about, count[name],
+		row := table.Row{name, about, count[name], "",
 			h.Alone[trend.Grant].MedianAndMost(), h.Alone[trend.Write].MedianAndMost(),
 			strings.Join(overtaken, "; "), "", ""}
 		if d := l.endurance.during[name]; d != nil {
-			row[6], row[7] = d.operations, d.violations
+			row[3], row[7], row[8] = d.effects, d.operations, d.violations
 		}
 		t.AppendRow(row)
 	}
@@ -116,6 +116,9 @@ func (l *lab) summary() string {
 	tables[0].SetColumnConfigs([]table.ColumnConfig{{Number: 2, Hidden: true}}) // --list says what happens
 	for _, t := range tables {
 		fmt.Fprintf(&b, "%s\n\n", t.Render())
+	}
+	if idle := l.idle(); len(idle) > 0 {
+		fmt.Fprintf(&b, "these faults never took effect: %s\n", strings.Join(idle, ", "))
 	}
 	fmt.Fprintf(&b, "seed %d, %v, violations: %d\n", l.seed, time.Since(l.began).Round(time.Second), l.evidence.count())
 	return b.String()

@@ -18,6 +18,7 @@ const (
 	Learns   Kind = "learns"   // Store.Outcome has said what became of an unknown write: Op, Answer
 	Renews   Kind = "renews"   // Lease.Renew has returned: Lease, Class
 	Extends  Kind = "extends"  // Lease.Extend was called at From and has returned: Lease, TTL, Class
+	Extended Kind = "extended" // a lease is extended, as was ordered
 	Shortens Kind = "shortens" // an extension is about to be ended: Lease
 	Lets     Kind = "lets"     // the release of a lease begins: Lease, Until
 	Left     Kind = "left"     // it has returned: Lease, Class, Error
@@ -27,11 +28,11 @@ const (
 	Finds    Kind = "finds"    // the worker itself has seen what must not be: How, Error
 	Hands    Kind = "hands"    // Lease.HandOver begins: Lease, Label
 	Handed   Kind = "handed"   // it has returned: Lease, Class, Error
-	Stormed  Kind = "stormed"  // a storm of cancelled calls is over: Before, Goroutines
-	Crowded  Kind = "crowded"  // a crowd is over
+	Stormed  Kind = "stormed"  // a storm of cancelled calls is over: Before, Goroutines, Class
+	Crowded  Kind = "crowded"  // a crowd is over: Class
 	Late     Kind = "late"     // the process or the server was late between From and At
 	Measured Kind = "measured" // how much the process uses: Goroutines, Heap, Memory
-	Thronged Kind = "thronged" // every client of a throng has had its turn
+	Thronged Kind = "thronged" // every client of a throng has had its turn: Class
 	Drained  Kind = "drained"  // every call has returned, the client is open: Before, Goroutines
 	Closed   Kind = "closed"   // client and pool are closed: Before, Goroutines, Heap, HeapBefore
 )
@@ -45,6 +46,9 @@ const (
 
 // Unfenced is how a worker writes to a guarded table under no fence.
 const Unfenced = "unfenced"
+
+// Idle is the class of what a worker was ordered and has not even begun.
+const Idle = "idle"
 
 // Brief is how a worker asks for a lease of less than a second that must not be lost for nothing.
 const Brief = "brief"

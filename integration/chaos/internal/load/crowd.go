@@ -19,7 +19,7 @@ var briefTTLs = []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 
 
 // crowd has one client keep N long leases, and beside them short ones, each for some of its TTLs, for as long as said.
 func (w *worker) crowd(ctx context.Context, o Order) {
-	over := history.Event{Kind: history.Crowded}
+	over := history.Event{Kind: history.Crowded, Class: history.Idle}
 	defer func() { over.At = history.Now(); w.out.say(over) }()
 	if !w.big.TryLock() {
 		return
@@ -53,6 +53,7 @@ func (w *worker) crowd(ctx context.Context, o Order) {
 		})
 	}
 	asking.Wait()
+	over.Class = ""
 	brief, cancel := context.WithTimeout(ctx, o.For)
 	defer cancel()
 	var short sync.WaitGroup

@@ -15,13 +15,16 @@ import (
 // extended extends a lease for some of its TTLs, and writes under it. Some who extend say when that is over.
 func (w *worker) extended(ctx context.Context, r *rand.Rand) {
 	w.extend(ctx, r, request{how: "extended", names: []string{fmt.Sprint("ext", r.IntN(3))}, mode: pglock.ModeExclusive,
-		ttl: 500 * time.Millisecond, patience: upTo(r, 6*time.Second)}, time.Second+upTo(r, 2*time.Second))
+		ttl: 500 * time.Millisecond, patience: upTo(r, 6*time.Second)}, time.Second+upTo(r, 2*time.Second), func() {})
 }
 
-func (w *worker) extend(ctx context.Context, r *rand.Rand, q request, d time.Duration) {
+func (w *worker) extend(ctx context.Context, r *rand.Rand, q request, d time.Duration, done func()) {
 	w.call(ctx, w.client, w.Label, q, func(ctx context.Context, hands []*hand) {
 		h := hands[0]
 		end, ok := w.extends(ctx, h, d)
+		if ok {
+			done()
+		}
 		if !ok || !hold(ctx, hands, upTo(r, d*3/2)) {
 			return
 		}

@@ -28,8 +28,10 @@ const (
 // storm has many calls wait for as many locks, which another client holds, with a pool of four connections, and cancels
 // all of them at once, while the holder releases what they wait for.
 func (w *worker) storm(ctx context.Context, o Order) {
+	over := history.Event{Kind: history.Stormed, Class: history.Idle}
+	say := sync.OnceFunc(func() { over.At = history.Now(); w.out.say(over) })
+	defer say()
 	if !w.big.TryLock() {
-		w.out.say(history.Event{Kind: history.Stormed, At: history.Now()})
 		return
 	}
 	defer w.big.Unlock()
@@ -94,10 +96,10 @@ func (w *worker) storm(ctx context.Context, o Order) {
 	holding.Wait()
 	ended := history.Now()
 	left := settled(before+besideStorms, 3*time.Second)
-	e := history.Event{Kind: history.Stormed, At: history.Now(), From: ended, Before: before, Goroutines: left}
+	over.Class, over.From, over.Before, over.Goroutines = "", ended, before, left
 	if left > before+besideStorms {
-		e.Error = stacks()
+		over.Error = stacks()
 	}
-	w.out.say(e)
+	say()
 	sleep(ctx, afterStorm)
 }

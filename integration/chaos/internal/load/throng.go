@@ -22,7 +22,7 @@ const between = 20 * time.Millisecond
 // throng has N clients, each a session of its own, ask for one lock. The first keeps it until all have asked; then they
 // write one after the other.
 func (w *worker) throng(ctx context.Context, o Order) {
-	over := history.Event{Kind: history.Thronged}
+	over := history.Event{Kind: history.Thronged, Class: history.Idle}
 	defer func() { over.At = history.Now(); w.out.say(over) }()
 	if !w.big.TryLock() {
 		return
@@ -34,6 +34,7 @@ func (w *worker) throng(ctx context.Context, o Order) {
 		return
 	}
 	defer pool.Close()
+	over.Class = ""
 	const name = "throng"
 	queued, free := context.WithCancel(ctx)
 	defer free()

@@ -127,8 +127,10 @@ func Run(in io.Reader, out io.Writer) error {
 		case Extend:
 			w.errands.Go(func() {
 				q := request{how: "extended", names: []string{"extended " + w.Label}, mode: pglock.ModeExclusive,
-					ttl: 500 * time.Millisecond, patience: time.Second}
-				w.extend(load, rand.New(rand.NewPCG(w.Seed, uint64(w.id()))), q, o.For)
+					ttl: 500 * time.Millisecond, patience: 3 * time.Second}
+				w.extend(load, rand.New(rand.NewPCG(w.Seed, uint64(w.id()))), q, o.For, func() {
+					w.out.say(history.Event{Kind: history.Extended, At: history.Now()})
+				})
 			})
 		case Keep:
 			w.errands.Go(func() { w.keep(load, o.TTL) })
