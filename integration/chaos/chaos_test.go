@@ -107,7 +107,8 @@ func TestAFaultThatDoesNothingIsNamed(t *testing.T) {
 	for _, f := range l.faults {
 		l.hit(t.Context(), f, nil)
 	}
-	if idle := l.idle(); !slices.Equal(idle, []string{"break"}) || l.injected.Count()["break"] != 1 || len(l.broken) > 0 {
+	idle := l.idle()
+	if !slices.Equal(idle, []string{"break"}) || l.injected.Count()["break"] != 1 || len(l.broken) > 0 {
 		t.Errorf("%q have done nothing, of %v", idle, l.injected.Count())
 	}
 	if s := l.summary(); !strings.Contains(s, "these faults never took effect: break\n") {

@@ -105,8 +105,7 @@ RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid
                application_name text, hidden boolean, client_addr text, started_at timestamptz, state text,
                state_us bigint, transaction_us bigint, query_us bigint, waits_for text, may_end boolean,
                query text, gid text, blocked_by int[], blocked_by_gid text, blocked_at text)
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan SET jit = off
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN RETURN QUERY
@@ -152,16 +151,14 @@ BEGIN RETURN QUERY
          CASE WHEN NOT a.hides THEN left(a.query, 1000) END, e.gid,
          nullif(array_remove(ARRAY(SELECT DISTINCT b FROM unnest(s.by) b ORDER BY b), 0), '{}'), at.gid, at.place
   FROM everybody e
-    LEFT JOIN (SELECT *, o.backend_start IS NULL OR o.state = 'disabled' AS hides FROM pg_stat_activity o) a
-      ON a.pid = e.pid
+    LEFT JOIN (SELECT *, backend_start IS NULL OR state = 'disabled' AS hides FROM pg_stat_activity) a ON a.pid = e.pid
     LEFT JOIN pg_prepared_xacts p ON p.gid = e.gid
     LEFT JOIN stuck s ON s.pid = e.pid LEFT JOIN at ON at.pid = e.pid LEFT JOIN pg_roles r ON r.oid = a.usesysid
     JOIN pg_roles me ON me.rolname = current_user
   WHERE (a.pid IS NOT NULL OR p.gid IS NOT NULL)
     AND (e.use NOT IN ('row', 'at row') OR e.gid IS NOT NULL OR a.xact_start < clock_timestamp() - interval '1 s'
       OR a.hides AND e.pid NOT IN (SELECT o.pid FROM ours o WHERE o.use = 'heartbeat'))
-  ORDER BY CASE e.use WHEN 'heartbeat' THEN 1 WHEN 'write' THEN 2 WHEN 'at fence' THEN 3 WHEN 'row' THEN 4
-             WHEN 'at row' THEN 5 ELSE 6 END, e.slot, e.resource, e.pid, e.gid;
+  ORDER BY array_position('{heartbeat, write, at fence, row, at row}', e.use), e.slot, e.resource, e.pid, e.gid;
 END $$;
 
 -- list_blockers tells whom server process p_pid waits for, and where: those at the end of the chain, who wait for none.
