@@ -233,7 +233,10 @@ func watch(cmd *exec.Cmd, v *verdict) error {
 	case !ran:
 		return fmt.Errorf("no test ran: %v %s", err, said.Bytes())
 	case err != nil:
-		v.KilledBy, v.Said = "a panic, a timeout or a leak", lastLine(said.String())
+		v.KilledBy, v.Said = "a panic or a leak", lastLine(said.String())
+		if strings.Contains(said.String(), "panic: test timed out after") {
+			v.KilledBy = "a timeout"
+		}
 	}
 	return nil
 }

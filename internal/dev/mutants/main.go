@@ -8,7 +8,8 @@
 //	go run ./internal/dev/mutants -record /tmp/mutants.json  again after an interrupt, it goes on where it was
 //
 // First it runs the tests of the chosen mutants on the code as it is: they must pass. At the end it prints a table, in
-// Markdown, and exits with 1 if a mutant survives or does not fit the code.
+// Markdown, and exits with 1 if a mutant survives or does not fit the code. A mutant that is killed by "a timeout" was
+// noticed by no test, only by the clock.
 package main
 
 import (

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -61,6 +62,34 @@ func TestAMutantThatDoesNotFitIsNotTakenForKilled(t *testing.T) {
 		if v := b.try(t.Context(), m); !strings.Contains(v.Unfit, what) || v.KilledBy != "" {
 			t.Errorf("%s: %+v", what, v)
 		}
+	}
+}
+
+// A test that does not end has noticed nothing yet: the verdict says that it was the clock.
+func TestATimeoutIsNotTakenForAPanic(t *testing.T) {
+	for name, want := range map[string]string{"Hangs": "a timeout", "Panics": "a panic or a leak"} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^Test"+name+"OnPurpose$", "-test.v",
+			"-test.timeout=2s")
+		cmd.Env = append(os.Environ(), onPurpose+"=1")
+		var v verdict
+		must.Do(t, watch(cmd, &v))
+		if v.KilledBy != want {
+			t.Errorf("%s: %+v, want %q", name, v, want)
+		}
+	}
+}
+
+const onPurpose = "PGLOCK_MUTANTS_ON_PURPOSE"
+
+func TestHangsOnPurpose(*testing.T) {
+	if os.Getenv(onPurpose) != "" {
+		select {}
+	}
+}
+
+func TestPanicsOnPurpose(*testing.T) {
+	if os.Getenv(onPurpose) != "" {
+		os.Exit(3) // as a panic of another goroutine ends it
 	}
 }
 
