@@ -148,8 +148,9 @@ func (l *lab) isCalm(since history.Time) {
 	}
 }
 
-// workAgain is how long after the last fault every worker works again, also on a busy machine.
-const workAgain = time.Minute
+// workAgain is how long after the last fault every worker works again, also on a machine on which a crowd takes most of
+// that.
+const workAgain = 3 * time.Minute
 
 // seesWork waits until every worker has had the signs that it works again, and the laboratory has looked.
 func (l *lab) seesWork(ctx context.Context, patience time.Duration) {

@@ -50,8 +50,8 @@ var Names = []struct{ Name, About string }{
 		"a prune within two"},
 	{"held up", "who queues, or ends its session, and leaves its transaction open, keeps nobody from renewing or " +
 		"releasing for more than a second, or from breaking for more than five"},
-	{"works again", "every worker is granted a lock and writes within a minute after the last fault, in each pause " +
-		"of the faults and at the end"},
+	{"works again", "every worker is granted a lock and writes within three minutes after the last fault, in each " +
+		"pause of the faults and at the end"},
 	{"leftovers", "goroutines, heap, locks, tickets and sessions go back to nothing"},
 	{"growth", "with --report: memory and goroutines of the workers that nobody kills, connections, tables and " +
 		"indexes do not grow from the second third of the run to the last"},
