@@ -5409,9 +5409,9 @@ BEGIN RETURN QUERY
            AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')) END,
          CASE WHEN NOT a.hides THEN left(a.query, 1000) END, e.gid,
          nullif(pg_catalog.array_remove(ARRAY(SELECT DISTINCT b FROM pg_catalog.unnest(s.by) b ORDER BY b), 0), '{}'), at.gid, at.place
-  FROM everybody e
-    LEFT JOIN (SELECT *, backend_start IS NULL OR state = 'disabled' AS hides FROM pg_stat_activity) a ON a.pid = e.pid
-    LEFT JOIN pg_prepared_xacts p ON p.gid = e.gid
+  FROM everybody e LEFT JOIN pg_prepared_xacts p ON p.gid = e.gid
+    LEFT JOIN (SELECT *, coalesce(state = 'disabled', backend_start IS NULL) AS hides FROM pg_stat_activity) a
+      ON a.pid = e.pid
     LEFT JOIN stuck s ON s.pid = e.pid LEFT JOIN at ON at.pid = e.pid LEFT JOIN pg_roles r ON r.oid = a.usesysid
     JOIN pg_roles me ON me.rolname = current_user
   WHERE (a.pid IS NOT NULL OR p.gid IS NOT NULL)
