@@ -32,7 +32,7 @@ type breakRequest struct {
 	Token  tokenText `json:"token"`
 	Reason string    `json:"reason"`
 	Place  string    `json:"place"` // of the locks that the caller sees; "": any
-	User   string    `json:"user"`  // whom the caller's page names, and so the history must; "": anybody
+	User   *string   `json:"user"`  // whom the caller's page names, and so the history must; "": nobody; nil: any
 
 	// AcquiredAt is of the lease that the caller sees; zero: any. A lease keeps it. In another database none has it,
 	// though the place, the name and the token may be the same.
@@ -69,9 +69,9 @@ func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Ident
 		return refused(http.StatusConflict, fmt.Sprintf(
 			"This address leads to another database now: %s. Nothing was broken. Load the page again.", d.place))
 	}
-	if user := shown.Line(who.Name); request.User != "" && request.User != user {
+	if user := shown.Line(who.Name); request.User != nil && *request.User != user {
 		return refused(http.StatusConflict, fmt.Sprintf(
-			"You are logged in as %s now. Nothing was broken. Load the page again.", user))
+			"The history would now name %s. Nothing was broken. Load the page again.", user))
 	}
 	number, err := strconv.ParseInt(string(request.Token), 10, 64)
 	if err != nil {

@@ -338,7 +338,7 @@ func TestABreakInAnotherNameIsRefused(t *testing.T) {
 	p.reason("host is down")
 	was := user.Swap("bob")
 	p.click("dialog button[type=submit]")
-	p.text("dialog .refusal", "You are logged in as bob now. Nothing was broken.")
+	p.text("dialog .refusal", "The history would now name bob. Nothing was broken.")
 	if _, err := lease.Check(t.Context()); err != nil {
 		t.Errorf("the lease was broken: %v", err)
 	}
