@@ -20,7 +20,7 @@ func work(context.Context) (total int64, err error) { return worked.Add(1), nil 
 
 // In the README from here on.
 func nightly(ctx context.Context, client *pglock.Client, pool *pgxpool.Pool, due time.Time) error {
-	store, night := fencedstore.New(pool), due.UTC().Format(time.RFC3339) // the slot of the schedule
+	store, night := fencedstore.New(pool), due.UTC().Format(time.RFC3339) // due is planned, not time.Now()
 	key, open := "nightly-report "+night, errors.New("open")
 	err := client.Do(ctx, "nightly-report", func(ctx context.Context, lease *pglock.Lease) error {
 		err := store.Once(ctx, lease, key, func(context.Context, pgx.Tx) error { return open }) // only asks
