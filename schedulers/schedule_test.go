@@ -26,7 +26,7 @@ func TestTheSlotIsTheLastPlannedTimeOrOneThatIsVeryNear(t *testing.T) {
 	}{
 		{daily, "2026-03-01T02:00:00Z", "2026-03-01T02:00:00Z"},
 		{daily, "2026-03-01T02:00:00.2Z", "2026-03-01T02:00:00Z"},
-		{daily, "2026-03-01T01:59:10Z", "2026-03-01T02:00:00Z"}, // a timer that fired early
+		{daily, "2026-03-01T01:59:10Z", "2026-03-01T02:00:00Z"}, // a timer that fired early, or a first run
 		{daily, "2026-03-01T01:58:50Z", "2026-02-28T02:00:00Z"},
 		{daily, "2026-03-01T20:00:00Z", "2026-03-01T02:00:00Z"}, // by hand: it must not take the next one's
 		{Every(time.Second, 0), "2026-03-01T02:00:00.85Z", "2026-03-01T02:00:00Z"},

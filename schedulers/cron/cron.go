@@ -6,7 +6,7 @@
 //	c.Schedule(slots, pglockcron.Job(ctx, slots, "report", makeReport, logger)) // Slots is the schedule, too
 //	c.Start()
 //	var first sync.WaitGroup
-//	for _, entry := range c.Entries() { // Entries answers when c plans, in its time zone
+//	for _, entry := range c.Entries() { // c has planned, so Slots knows its time zone
 //		first.Go(entry.WrappedJob.Run)  // the last slot, if a deployment has left it open
 //	}
 //	…

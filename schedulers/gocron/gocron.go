@@ -11,7 +11,8 @@
 //
 // Slots.Do commits the work and the note that the slot is done together. It needs neither a Locker nor an Elector. An
 // error goes to gocron.AfterJobRunsWithError. A run that comes while another is under way waits, and follows.
-// gocron.WithSingletonMode(gocron.LimitModeReschedule) leaves it out.
+// gocron.WithSingletonMode(gocron.LimitModeReschedule) leaves it out. gocron.WithStopAt ends the context of the last
+// run as that begins, so it fails: let the work leave out later slots instead.
 //
 // # Locker: for jobs that are not a transaction
 //
@@ -28,7 +29,9 @@
 //   - A job that fails or panics counts as done, because gocron releases the lock in the same way. So does a run that
 //     gocron.BeforeJobRunsSkipIfBeforeFuncErrors leaves out: no replica runs the job for that slot.
 //   - A run whose context has ended, because its scheduler stops or its job is removed, counts as not done, also if the
-//     job then finishes: the next replica that waits or starts runs the job from its beginning.
+//     job then finishes: the next replica that waits or starts runs the job from its beginning. gocron itself removes a
+//     job as its last run before gocron.WithStopAt begins, and at the end of that of gocron.WithLimitedRuns, perhaps
+//     before it releases the lock: then every replica does the last run. Use neither with this Locker.
 //   - If the process dies in the middle, the next replica that waits runs the job from its beginning, and repeats what
 //     it has done outside a transaction.
 //   - If a job loses its lease, because its process was paused or cut off, nobody stops it, and another replica may run
