@@ -78,8 +78,7 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 			}, lockadmin.ViolationOverlap},
 		"one more than the limit": {
 			func(t *testing.T, conn *pgx.Conn) {
-				breakFunction(t, conn, "serve", "LEAST(nxt.capacity - limited, CASE", "LEAST(nxt.capacity - "+
-					"limited + 1, CASE")
+				breakFunction(t, conn, "serve", "LEAST(nxt.capacity - limited,", "LEAST(nxt.capacity - limited + 1,")
 				breakFunction(t, conn, "serve", "free_slots(p_head.name, nxt.capacity,", "free_slots(p_head.name, "+
 					"nxt.capacity + 1,")
 				breakFunction(t, conn, "is_taken", "OR free_at(w) IS NOT NULL", "")
