@@ -154,7 +154,7 @@ func (c *Client) follow(ctx context.Context, name string, tell func(Change) bool
 	looking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
-	for changed := time.Now(); w.await(looking, c.untilLook(time.Since(changed)), before); {
+	for changed := time.Now(); w.await(looking, c.untilLook(time.Since(changed), before), before); {
 		after, _, err := c.backend.Watch(looking, name, watchLasting)
 		switch {
 		case err == nil:
@@ -175,12 +175,19 @@ func (c *Client) follow(ctx context.Context, name string, tell func(Change) bool
 	return ErrClosed // unless ctx has ended
 }
 
-// untilLook is how long a watcher waits for a notification before it looks, if its lock has not changed for so long.
-func (c *Client) untilLook(still time.Duration) time.Duration {
+// untilLook is how long a watcher waits for a notification before it looks, if its lock has not changed for so long. An
+// extended lease may run out after its TTL: nobody announces the end of an extension.
+func (c *Client) untilLook(still time.Duration, before []LockInfo) time.Duration {
 	if !c.queue.Hears() {
 		return watchLook
 	}
-	next := max(watchLook, min(still/watchPart, watchRest))
+	next := min(still/watchPart, watchRest)
+	for _, i := range before {
+		if i.Remaining > i.TTL {
+			next = min(next, i.TTL)
+		}
+	}
+	next = max(watchLook, next)
 	return next - rand.N(next/4) // or many would look at once
 }
 

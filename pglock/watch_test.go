@@ -20,7 +20,7 @@ var someTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // held and the others are what the server tells of one slot.
 func held(slot int, token Token, holder string) LockInfo {
-	return LockInfo{Slot: slot, Token: token, Holder: holder, Held: true,
+	return LockInfo{Slot: slot, Token: token, Holder: holder, Held: true, TTL: time.Hour,
 		AcquiredAt: someTime.Add(time.Duration(token)),
 		ExpiresAt:  someTime.Add(time.Hour), Remaining: time.Hour}
 }
@@ -275,6 +275,44 @@ func TestWatchLooksWhenALeaseEndsBecauseNobodyTellsOfIt(t *testing.T) {
 		expect(t, changes, ChangeExpired, 5)
 		if late := time.Since(end); late < 0 || late > 5*time.Millisecond {
 			t.Errorf("told %v after the end", late)
+		}
+	})
+}
+
+// A holder that ends an extension tells nobody: from then on its lease may last for no longer than its TTL.
+func TestWatchLooksWithinTheTTLOfAnExtendedLease(t *testing.T) {
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
+		hearing(s)
+		lease := held(0, 5, "a")
+		lease.TTL = 10 * time.Second
+		shortened := time.Now().Add(5 * time.Minute)
+		end := shortened.Add(lease.TTL)
+		s.onWatch = func(context.Context, string) ([]LockInfo, string, error) {
+			now := lease
+			if time.Now().After(shortened) {
+				now.Remaining = time.Until(end)
+			}
+			if now.Remaining <= 0 {
+				now = expired(lease)
+			}
+			return []LockInfo{now}, "watched", nil
+		}
+		c := startClient(t, s, trust.SystemClock())
+		var all []<-chan told
+		for range 20 { // they look at different times
+			all = append(all, watching(t.Context(), c))
+		}
+		for _, changes := range all {
+			expect(t, changes, ChangeState, lease.Token)
+		}
+		time.Sleep(time.Until(end) + time.Second)
+		synctest.Wait()
+		for i, changes := range all {
+			select {
+			case <-changes:
+			default:
+				t.Errorf("watch %d has not told of the expiry within a second", i)
+			}
 		}
 	})
 }

@@ -421,6 +421,9 @@ var ofDeadlines = []mutant{
 	{"watch: who hears nothing looks once a minute", []edit{
 		{"pglock/watch.go", "watchLook = time.Second", "watchLook = time.Minute"},
 	}, library, "^TestWatchSeesEach"},
+	{"watch: who hears counts on an extension", []edit{
+		{"pglock/watch.go", "if i.Remaining > i.TTL {", "if false {"},
+	}, library, "^TestWatchLooksWithin"},
 	{"I4 the callback of a write ends with the first of its leases alone", []edit{
 		{"fencedstore/write.go", "for _, f := range w.fences {\n\t\tlife", "for _, f := range w.fences[:1] " +
 			"{\n\t\tlife"},
