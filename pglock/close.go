@@ -273,19 +273,22 @@ func (l *Lease) takenBack(ctx context.Context, u *takeback.Request, err error) {
 
 // lastly says things to the server, each until the server has done it or ctx ends: like Release it also waits for
 // whoever has locked a row, and repeats what the server undid for a passing reason. None waits for the repetition of
-// another. At first it gives up soon: the connection may have died since its last use.
+// another, except while no server, or a standby, answers: then each waits for the one before it. At first it gives up
+// soon: the connection may have died since its last use.
 func lastly(ctx context.Context, all ...func(context.Context) error) (errs []error) {
 	deadline, _ := ctx.Deadline()
 	most := time.Until(deadline)
 	errs = make([]error, len(all))
 	for limit := min(parting, most) / 4; ; limit = min(2*limit, most) {
 		var again time.Duration // 0: nothing is left to say
+		var err error           // of what was said last
 		for i, say := range all {
 			if say == nil {
 				continue
 			}
 			attempt, cancel := context.WithTimeout(ctx, limit)
-			err := say(attempt)
+			err = say(attempt)
+			away := protocol.ReadOnly(err) || protocol.ConnectionLost(err) && attempt.Err() == nil
 			cancel()
 			errs[i] = triedUntilItEnded(ctx, err)
 			switch {
@@ -296,13 +299,16 @@ func lastly(ctx context.Context, all ...func(context.Context) error) (errs []err
 			default:
 				all[i] = nil
 			}
+			if away { // the next would meet the same
+				break
+			}
 		}
 		if again > 0 && pause.For(ctx, again) {
 			continue
 		}
 		for i, say := range all {
 			if say != nil {
-				errs[i] = triedUntilItEnded(ctx, errs[i])
+				errs[i] = triedUntilItEnded(ctx, cmp.Or(errs[i], err))
 			}
 		}
 		return errs

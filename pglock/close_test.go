@@ -13,6 +13,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/takeback"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
@@ -371,6 +372,53 @@ func TestCloseOutlastsManyRefusals(t *testing.T) {
 		mustAcquire(t, c, "report")
 		if err := c.Close(t.Context()); err != nil {
 			t.Errorf("Close: %v after %d attempts", err, len(s.of("releaseAll")))
+		}
+	})
+}
+
+// A wait that stands while a lease is released could be granted that lock, for nobody.
+func TestCloseReleasesNothingBeforeItsWaitsAreTakenBack(t *testing.T) {
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
+		q := queued(s, time.Hour)
+		c := startClient(t, s, trust.SystemClock())
+		id, _ := waiting(t.Context(), t, c, "report")
+		s.set(func() { s.onAcquire = nil })
+		mustAcquire(t, c, "held")
+		back := time.Now().Add(time.Second)
+		s.set(func() {
+			s.onGiveUp = func(ctx context.Context, r protocol.RequestID) (protocol.TakenBack, error) {
+				if time.Now().Before(back) {
+					return protocol.TakenBack{}, errReset
+				}
+				return q.giveUp(ctx, r)
+			}
+			s.onReleaseAll = func(context.Context, []protocol.Claim) error {
+				if q.queues(id) {
+					t.Error("a lease is released while a wait of the client stands")
+				}
+				return nil
+			}
+		})
+		if err := c.Close(t.Context()); err != nil || len(s.of("releaseAll")) != 1 {
+			t.Errorf("Close: %v after %d releases", err, len(s.of("releaseAll")))
+		}
+	})
+}
+
+// Each refusal of a standby costs a connection, so one answers for all that is left to say.
+func TestCloseAsksAStandbyOnceForAllLeases(t *testing.T) {
+	onFakeClock(t, func(t *testing.T, s *fakeStore) {
+		s.onReleaseAll = func(context.Context, []protocol.Claim) error { return sqlError("25006") }
+		c := startClient(t, s, trust.SystemClock())
+		for i := range 3 * takeback.Most {
+			mustAcquire(t, c, fmt.Sprint("report ", i))
+		}
+		err := c.Close(t.Context())
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprint(3*takeback.Most, " leases")) {
+			t.Errorf("Close: %v, want that no lease could be released", err)
+		}
+		if n, most := len(s.of("releaseAll")), int(parting/standbyAgain)+1; n > most {
+			t.Errorf("%d requests to a standby, want %d at most", n, most)
 		}
 	})
 }

@@ -119,9 +119,9 @@ func TestACallWhoseLooksFailSaysWhyAsOthersDo(t *testing.T) {
 // So does Close.
 func TestCloseSaysWhyAsOthersDo(t *testing.T) {
 	onFakeClock(t, func(t *testing.T, s *fakeStore) {
-		s.onReleaseAll = func(context.Context, []protocol.Claim) error { return sqlError("42501") }
+		s.onReleaseAll = func(context.Context, []protocol.Claim) error { return sqlError("25006") }
 		s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
-			return protocol.TakenBack{}, sqlError("25006")
+			return protocol.TakenBack{}, sqlError("42501")
 		}
 		c := startClient(t, s, trust.SystemClock())
 		mustAcquire(t, c, "report")

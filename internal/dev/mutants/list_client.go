@@ -310,6 +310,9 @@ var ofClose = []mutant{
 		{"pglock/close.go", "case protocol.ConnectionLost(err) || protocol.Transient(err):\n",
 			"case protocol.ConnectionLost(err) || protocol.LockedOut(err):\n"},
 	}, library, "^TestCloseTriesAgain"},
+	{"Close releases leases while it cannot take its waits back", []edit{
+		{"pglock/close.go", "\t\t\tif away {", "\t\t\tif away && false {"},
+	}, library, "^TestCloseReleasesNothing"},
 	{"I6 the release of a lease with a lost attempt leaves its grant ID to that", []edit{
 		{"pglock/lease.go", "\tif l.strays {\n\t\tsent := ", "\tif l.strays && false {\n\t\tsent := "},
 	}, library, "^TestI6_TheEnd"},
