@@ -22,6 +22,8 @@ const (
 	// probeEvery is how often a listener proves that it still hears, and probeWait how long a proof may take.
 	probeEvery = 30 * time.Second
 	probeWait  = 3 * time.Second
+	// lastWait is for what has just arrived.
+	lastWait = 10 * time.Millisecond
 	// ownEvery is for how long a listener counts on what others send, at most: they may be connected to another server
 	// than those that notify this client.
 	ownEvery = 10 * time.Minute
@@ -219,6 +221,9 @@ func (s *session) run() (err error) {
 		}
 		s.prove()
 		channel, payload, err := s.next()
+		if errors.Is(err, ErrQuiet) && s.lost() { // unless the end of a statement has just brought it
+			channel, payload, err = s.next()
+		}
 		switch {
 		case errors.Is(err, ErrQuiet):
 			s.stale = true // perhaps nobody has wanted anything for long
@@ -334,7 +339,7 @@ func (s *session) next() (channel, payload string, err error) {
 	if s.idleSince >= 0 {
 		until = min(until, s.idleSince+idle)
 	}
-	ctx, cancel := context.WithTimeout(s.Life, max(until-s.now(), time.Millisecond))
+	ctx, cancel := context.WithTimeout(s.Life, max(until-s.now(), lastWait))
 	woken := make(chan struct{})
 	go func() {
 		defer close(woken)

@@ -25,6 +25,7 @@ type stage struct {
 	down  error         // nor can a connection be made
 	sure  bool          // connections are certain to hear
 	busy  time.Time     // until then others use them
+	asked func()        // comes before the answer whether they do
 	slow  time.Duration // so long they take to subscribe, and to end that
 	since time.Duration // of the last report that nothing, or something again, was heard
 }
@@ -125,7 +126,12 @@ func (c *conn) tells(ctx context.Context, what string, channels []string) error 
 
 func (c *conn) Certain() bool { return c.stage.sure }
 
-func (c *conn) InUse() bool { return time.Now().Before(c.stage.busy) }
+func (c *conn) InUse() bool {
+	if c.stage.asked != nil {
+		c.stage.asked()
+	}
+	return time.Now().Before(c.stage.busy)
+}
 
 func (c *conn) Next(ctx context.Context) (string, string, error) {
 	select {
@@ -289,6 +295,22 @@ func TestListenerHearsItsProbeBeforeItCallsItLost(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The statement of others may end after the listener has waited and before it asks whether there is one.
+func TestListenerHearsAProbeThatCameWithTheEndOfAStatement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		probe := make(chan [2]string, 10)
+		s.Notify = func(_ context.Context, channel, payload string) error {
+			probe <- [2]string{channel, payload}
+			return nil
+		}
+		s.asked = func() { s.last().said <- <-probe }
+		s.Want("own")
+		time.Sleep(probeWait + time.Second)
+		s.want(t, "+own", "changed own", "hears true")
+	})
 }
 
 func TestListenerThatNobodyWantsIsNotDeaf(t *testing.T) {

@@ -513,6 +513,9 @@ var ofTheQueue = []mutant{
 	{"the probes of others make a deaf listener connect again and again", []edit{
 		{"internal/listener/listener.go", "s.heard = s.heard || own || channel != probes", "s.heard = true"},
 	}, listening, "^TestListenerThatHearsOnly"},
+	{"a listener does not hear what has just arrived", []edit{
+		{"internal/listener/listener.go", "errors.Is(err, ErrQuiet) && s.lost() {", "false {"},
+	}, listening, "^TestListenerHearsAProbeThat"},
 	{"I8 a look that fails far from the front is repeated late", []edit{
 		{"internal/queue/looks.go", "\tq.restless(q.slowest, now)\n\tif now.Mono", "\tif now.Mono"},
 	}, "./internal/queue", "^TestFarFromTheFront"},
