@@ -2,9 +2,12 @@ package integration
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
@@ -79,5 +82,27 @@ func TestAThousandReadersAreGrantedALockAtOnceAndTheNextIsToldToAsk(t *testing.T
 		}
 		told = waiter.handing(t, `SELECT more -> 'handed' FROM pglock.waiters q, pglock.acquire_lease('x', q.grant_id, $1, 'many', '1 min',
 			p_mode => 'shared', p_wait => true, p_retry => true) WHERE q.ticket = $2`, waiter.key.String(), ticket)
+	}
+}
+
+// An owner below its own subtree goes before the queue. If its grant has taken all the time that one call has, the next
+// in the queue is told to ask.
+func TestTheQueueGoesOnBehindAnOwnersGrantThatTookLong(t *testing.T) {
+	db := pgtest.Parallel(t)
+	owner, waiter := newPeer(t, db.URL()), newPeer(t, db.URL())
+	owner.exec(t, `SET search_path = pglock`)
+	owner.change(t, "serve", "interval '250 ms'", "interval '0'")
+	line := fmt.Sprintf(", p_mode => 'shared', p_owner_id => '%s', p_nested => ", uuid.New())
+	outer := uuid.New()
+	owner.request(t, "acquire_subtree", "t", outer, line+"false")
+	if a := owner.request(t, "acquire_subtree", "t", outer, line+"false"); !a.granted {
+		t.Fatalf("the subtree: %+v", a)
+	}
+	owner.mustEnd(t, owner.request(t, "acquire_lease", "t/a", uuid.New(), line+"true").grant)
+	waiter.queueMany(t, "t/a", "shared", 1, 1)
+	told := owner.handing(t, `SELECT more -> 'handed' FROM pglock.acquire_lease('t/a', gen_random_uuid(), $1, 'owner', '1 min'`+
+		line+`true)`, owner.key.String())
+	if !slices.Equal(told.slots, []int{0}) {
+		t.Errorf("handed on: %v, want that the next is told to ask", told.slots)
 	}
 }

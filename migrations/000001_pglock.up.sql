@@ -1788,8 +1788,8 @@ BEGIN
   END LOOP;
   IF exclusive = 0 AND upto > p_head.served THEN       -- else grant_head has done it
     UPDATE locks l SET served = upto WHERE l.name = p_head.name AND l.slot = 0;
-    g.handed := CASE WHEN room = 0 THEN g.handed || 0 ELSE g.handed END;
   END IF;
+  g.handed := CASE WHEN room = 0 THEN g.handed || 0 ELSE g.handed END;
   RETURN g;
 END $$;
 
