@@ -85,6 +85,28 @@ func TestAThousandReadersAreGrantedALockAtOnceAndTheNextIsToldToAsk(t *testing.T
 	}
 }
 
+// Behind a thousand readers one waits that does not act, and still counts as alive: those behind it are told to ask as
+// well.
+func TestAReaderThatDoesNotActHoldsUpNobodyBehindAThousand(t *testing.T) {
+	db := pgtest.Parallel(t)
+	holder, many, waiter := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	g := holder.mustAcquire(t, "x", time.Minute)
+	many.queueMany(t, "x", "shared", 1, 1000)
+	holder.party("does not act", "shared", time.Minute).mustQueue(t, "x")
+	next := waiter.mustEnqueue(t, "x", "shared", nil)
+	waiter.mustEnqueue(t, "x", "shared", nil)
+	waiter.listen(t)
+	told := holder.handing(t, `SELECT more -> 'handed' FROM pglock.release_lease($1, $2, $3)`, g.name, g.token,
+		g.id.String())
+	holder.exec(t, `SELECT pglock.announce(array_fill('x'::text, ARRAY[cardinality($1::int[])]), $1)`, told.slots)
+	if _, said, _ := strings.Cut(waiter.hear(t), " "); said != fmt.Sprint(next.ticket, " 0 0 0") {
+		t.Errorf("heard %q, want that ticket %d is to ask", said, next.ticket)
+	}
+	if a := waiter.request(t, "acquire_lease", "x", next.id, ", p_mode => 'shared', p_wait => true"); !a.granted {
+		t.Errorf("it asks: %+v", a)
+	}
+}
+
 // An owner below its own subtree goes before the queue. If its grant has taken all the time that one call has, the next
 // in the queue is told to ask.
 func TestTheQueueGoesOnBehindAnOwnersGrantThatTookLong(t *testing.T) {

@@ -1731,7 +1731,7 @@ CREATE TYPE grants AS (token bigint, slot int, hints text[], handed int[], slots
 -- neither sees the other, so the later one is refused when it asks again. serve never waits for a ticket's row.
 --
 -- One call grants to a thousand who queue, or for a moment, so that it ends whoever waits. Then slot 0, which nobody
--- has, is among what it has handed: announce tells the next to ask, who is granted the lock with the next thousand.
+-- has, is among what it has handed: announce tells the next to ask. Whoever asks has the next thousand granted it.
 CREATE FUNCTION serve(
   p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid, p_own boolean DEFAULT false) RETURNS grants
 LANGUAGE plpgsql VOLATILE
@@ -2193,8 +2193,9 @@ AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, getdatabaseenco
 
 -- announce notifies the new holders of these slots, and the watchers of the locks; a NULL in p_slots means only the
 -- watchers. Where nobody has slot 0 it tells the next in the queue to ask, if that one could be granted the lock: see
--- serve. It returns how many sessions it told of a grant. NOTIFY takes a lock of the whole cluster until its
--- transaction ends. So call announce after the grant, in a separate transaction that does not wait for the disk.
+-- serve. That one may be dead, so it tells the next of two other sessions, too, that could be granted it as well. It
+-- returns how many sessions it told of a grant. NOTIFY takes a lock of the whole cluster until its transaction ends. So
+-- call announce after the grant, in a separate transaction that does not wait for the disk.
 CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
@@ -2213,7 +2214,9 @@ BEGIN
       ok := pg_notify('pglock_' || replace(r.session_id::text, '-', ''), hint(r.ticket, r.token, r.slot,
                       microseconds_until(r.expires_at), r.grant_id))::text IS NOT NULL;
     ELSIF a.slot = 0 AND NOT r.runs THEN
-      PERFORM ask_again(w) FROM next_waiter(a.name, r.served) w WHERE w.ticket > 0 AND free_at(w) IS NULL;
+      PERFORM ask_again((pg_catalog.array_agg(b ORDER BY b.ticket))[1])
+        FROM next_waiter(a.name, r.served) w CROSS JOIN pg_catalog.unnest(next_batch(w, 1000)) b
+        WHERE w.ticket > 0 AND free_at(w) IS NULL GROUP BY b.session_id ORDER BY pg_catalog.min(b.ticket) LIMIT 3;
     END IF;
     IF r.slot > 0 THEN
       SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = a.name
