@@ -169,8 +169,9 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	}
 	mustRelease(t, holder)
 	took := time.Since(began)
-	// A client looks in intervals of 20 ms that double up to a second, each less up to a quarter.
-	mayLook := len(clients) * (6 + int(time.Since(queued)/(750*time.Millisecond)))
+	// A client looks in intervals of 20 ms that double up to a second, each less up to a quarter. They begin anew with
+	// each ticket until notifications arrive, and when they do.
+	mayLook := waiters + len(clients)*(8+int(time.Since(queued)/(750*time.Millisecond)))
 	for n, c := range clients {
 		must.Do(t, c.Close(t.Context()))
 		pools[n].Close()
