@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/must"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
@@ -160,15 +161,16 @@ func TestI8_LostHintsCostALook(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			db := pgtest.Database(t)
 			look := newPeer(t, db.URL())
-			a := newClient(t, db.Pool(t))
+			a := newClient(t, db.Pool(t, func(p *pgxpool.Config) {
+				p.ConnConfig.RuntimeParams["application_name"] = "a" // for its own connection, too: only b's is ended
+			}))
 			opts := []pglock.Option{}
 			if name == "no listener ever" {
 				opts = append(opts, pglock.WithListenConfig(nowhere(t)))
 			}
 			b := newClient(t, db.Pool(t), opts...)
-			const rounds = 10
-			var took [rounds]time.Duration
-			for n := range rounds {
+			took := make([]time.Duration, rounds(10))
+			for n := range took {
 				holder, err := a.Acquire(t.Context(), "x")
 				if err != nil {
 					t.Fatal(err)
@@ -183,9 +185,10 @@ func TestI8_LostHintsCostALook(t *testing.T) {
 				took[n] = time.Since(began)
 				must.Do(t, next.Release(t.Context()))
 			}
+			slices.Sort(took)
 			t.Logf("the grants took %v", took)
-			if best := slices.Min(took[:]); best > 2*time.Second { // a busy machine delays some of them
-				t.Errorf("I8: no grant was found within %v after the release", best)
+			if half := took[len(took)/2]; half > 5*time.Second { // a busy machine delays some of them
+				t.Errorf("I8: half of the grants were found no sooner than %v after the release", half)
 			}
 		})
 	}
