@@ -29,7 +29,6 @@ func TestAConnectionThatListensNoMoreGoesOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := startPair(t, firstHost)
-			p.losses.lost = func() { t.Error("it counts as lost") }
 			h := must.Get(p.Listen(t.Context()))(t).(*hearing)
 			must.Do(t, h.Subscribe(t.Context(), "a"))
 			begin(t, p, h)
@@ -40,6 +39,11 @@ func TestAConnectionThatListensNoMoreGoesOn(t *testing.T) {
 			answers, err := simply(t.Context(), loan.Conn, "SELECT pg_catalog.pg_listening_channels()")
 			if loan.Conn != h.conn || err != nil || len(answers[0].Rows) > 0 {
 				t.Errorf("the next loan is the same: %v; it listens: %v, %v", loan.Conn == h.conn, answers, err)
+			}
+			p.losses.mu.Lock()
+			defer p.losses.mu.Unlock()
+			if !p.losses.since.IsZero() {
+				t.Error("it counts as lost:", p.losses.cause)
 			}
 		})
 	}
