@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
@@ -64,8 +65,8 @@ func (a *Admin) Break(ctx context.Context, name, reason string, o BreakOptions) 
 	if err != nil {
 		return Broken{}, failed(ctx, err, "break lock %q", name)
 	}
-	var news news
-	news.add(name, granted, watched)
+	var news protocol.Announcement
+	news.Add(name, granted, watched)
 	a.tell(ctx, news)
 	return broken, nil
 }
@@ -102,13 +103,13 @@ func (a *Admin) BreakSession(ctx context.Context, id, reason string, o BreakOpti
 		if err != nil {
 			return all, failed(ctx, err, "break session %s", id)
 		}
-		var news news
+		var news protocol.Announcement
 		names := 0
 		for _, r := range rows {
 			if r.Name != after {
 				names, after = names+1, r.Name
 			}
-			news.add(r.Name, r.granted, r.watched)
+			news.Add(r.Name, r.granted, r.watched)
 			if r.Token != 0 || r.Ticket != 0 {
 				all = append(all, r.Broken)
 			}
@@ -141,28 +142,11 @@ func (o *BreakOptions) check(reason string) error {
 			fmt.Sprintf("have 1 to %d bytes that are not all blank", MaxReasonBytes)))
 }
 
-// news is what a break has to tell others: of each lock the slots that it granted; nil of a slot only tells the
-// watchers.
-type news struct {
-	names []string
-	slots []*int
-}
-
-func (n *news) add(name string, granted []int, watched bool) {
-	for _, slot := range granted {
-		n.names, n.slots = append(n.names, name), append(n.slots, &slot)
-	}
-	if len(granted) == 0 && watched {
-		n.names, n.slots = append(n.names, name), append(n.slots, nil)
-	}
-}
-
 // tell notifies the new holders, and the watchers.
-func (a *Admin) tell(ctx context.Context, n news) {
-	if len(n.names) == 0 {
-		return
-	}
+func (a *Admin) tell(ctx context.Context, news protocol.Announcement) {
 	ctx, cancel := context.WithTimeout(ctx, announcing)
 	defer cancel()
-	_ = a.db.Query(ctx, a.db.Queries.Announce(n.names, n.slots, new(int64)))
+	news.Send(ctx, func(ctx context.Context, names []string, slots []*int) error {
+		return a.db.Query(ctx, a.db.Queries.Announce(names, slots, new(int64)))
+	})
 }

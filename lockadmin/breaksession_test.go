@@ -77,6 +77,28 @@ func TestBreakSessionEndsEveryLeaseAndTicketOfADeadClient(t *testing.T) {
 	}
 }
 
+// What a break has handed to very many is announced in calls that the server takes.
+func TestBreakSessionAnnouncesManyGrantsInSeveralCalls(t *testing.T) {
+	db := pgtest.Parallel(t)
+	conn := db.Conn(t)
+	dead, waiter := uuid.NewString(), uuid.NewString()
+	execute(t, conn, `SELECT pglock.acquire_lease('x' || n, gen_random_uuid(), $1::text::uuid, 'dead', '1 h')
+		FROM generate_series(1, 12) n`, dead)
+	execute(t, conn, `INSERT INTO pglock.sessions VALUES ($1::text::uuid, 'many', clock_timestamp() + interval '1 h')`, waiter)
+	execute(t, conn, `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
+		SELECT 'x' || 1 + n % 12, nextval('pglock.ticket_seq'), 'shared', gen_random_uuid(), $1::text::uuid, false, 'many', '1 h', clock_timestamp()
+		FROM generate_series(1, 12000) n`, waiter)
+	execute(t, conn, `LISTEN pglock_`+strings.ReplaceAll(waiter, "-", ""))
+	id := pgtest.One[string](t, conn, "SELECT pglock.session_of($1::text::uuid)::text", dead)
+	must.Get(newAdmin(t, db.Pool(t)).BreakSession(t.Context(), id, "its host is gone", lockadmin.BreakOptions{}))(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := conn.WaitForNotification(ctx); err != nil {
+		granted := pgtest.One[int](t, conn, "SELECT count(*)::int FROM pglock.locks WHERE slot > 0")
+		t.Errorf("nobody was told of %d grants: %v", granted, err)
+	}
+}
+
 func TestBreakSessionServesTheQueueOfAFreeLock(t *testing.T) {
 	db := pgtest.Parallel(t)
 	conn := db.Conn(t)

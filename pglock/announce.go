@@ -7,15 +7,10 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// announceMost is how many the server takes in one call.
-const announceMost = 10_000
-
-// announcement lists what to announce to waiters of other clients, and to watchers.
+// announcement is a list of what to announce, and for the observer of what this client's waiters were given, too.
 type announcement struct {
-	names []string
-	slots []*int // nil: only watchers
-
-	handed []handed // of this client's waiters too, for the observer
+	protocol.Announcement
+	handed []handed
 }
 
 // handed is what one statement gave to waiting calls.
@@ -33,7 +28,6 @@ func (c *Client) hear(name string, h protocol.Handed, sent *trust.Instant, other
 		c.queue.Hear(text, sent)
 	}
 	for _, s := range h.Slots {
-		others.names, others.slots = append(others.names, name), append(others.slots, &s)
 		if s > 0 {
 			calls++
 		}
@@ -44,18 +38,12 @@ func (c *Client) hear(name string, h protocol.Handed, sent *trust.Instant, other
 	if c.observing != nil && calls > 0 {
 		others.handed = append(others.handed, handed{name, calls, sent})
 	}
-	if len(h.Slots) == 0 && h.Watched {
-		others.names, others.slots = append(others.names, name), append(others.slots, nil)
-	}
+	others.Add(name, h.Slots, h.Watched)
 }
 
-// send announces through the server in a separate transaction, because NOTIFY must not wait for the disk. If it
-// fails, the waiters find their grants at the next look.
+// send announces through the server, and tells the observer.
 func (c *Client) send(ctx context.Context, a announcement, by func(context.Context, []string, []*int) error) {
-	for first := 0; first < len(a.names); first += announceMost {
-		end := min(first+announceMost, len(a.names))
-		_ = by(ctx, a.names[first:end], a.slots[first:end])
-	}
+	a.Send(ctx, by)
 	for _, h := range a.handed {
 		e := Event{Kind: EventHandOver, Lock: h.name, Count: h.calls}
 		if h.sent != nil {
@@ -81,7 +69,9 @@ func (c *Client) tellUnconfirmed(ctx context.Context, name string, slot int) {
 	ctx, cancel := context.WithTimeout(ctx, parting)
 	defer cancel()
 	defer signal(c.beatWake) // the heartbeat closes the own connection later, which may be open again
-	c.send(ctx, announcement{names: []string{name}, slots: []*int{&slot}}, c.backend.AnnounceUnconfirmed)
+	var unconfirmed announcement
+	unconfirmed.Add(name, []int{slot}, false)
+	c.send(ctx, unconfirmed, c.backend.AnnounceUnconfirmed)
 }
 
 // tellSoon is tell for a call that does not wait for the announcement.

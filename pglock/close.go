@@ -236,8 +236,7 @@ func (c *Client) releaseAll(ctx context.Context, held []*Lease, lost bool) error
 	for i, e := range endings {
 		held[i].confirmed(ctx, e.Released, lost)
 		if c.hear(claims[i].Name, e.Handed, &sent, &others); lost && !e.Released {
-			unconfirmed.names = append(unconfirmed.names, claims[i].Name)
-			unconfirmed.slots = append(unconfirmed.slots, &claims[i].Slot)
+			unconfirmed.Add(claims[i].Name, []int{claims[i].Slot}, false)
 		}
 	}
 	c.send(ctx, others, c.backend.AnnounceOwn)

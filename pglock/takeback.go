@@ -94,8 +94,7 @@ func (c *Client) takeBackAll(ctx context.Context, batch []*takeback.Request) (re
 		var others, unconfirmed announcement
 		for i, u := range batch {
 			if c.hear(u.Name, backs[i].Handed, &sent, &others); u.Lost {
-				unconfirmed.names = append(unconfirmed.names, u.Name)
-				unconfirmed.slots = append(unconfirmed.slots, new(int)) // nobody knows the slot of a semaphore's
+				unconfirmed.Add(u.Name, []int{0}, false) // nobody knows the slot of a semaphore's
 			}
 			u.Done <- backs[i]
 		}

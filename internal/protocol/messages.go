@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"context"
 	"encoding/json"
 	"time"
 
@@ -69,6 +70,34 @@ type Handed struct {
 	Watched bool     // somebody watches the lock
 
 	Announced bool // the lock went to another client, which was notified
+}
+
+// Announcement lists what to announce to waiters of other clients, and to watchers.
+type Announcement struct {
+	names []string
+	slots []*int // nil: only watchers
+}
+
+// Add adds what was granted of a lock, and whether somebody watches it.
+func (a *Announcement) Add(name string, granted []int, watched bool) {
+	for _, slot := range granted {
+		a.names, a.slots = append(a.names, name), append(a.slots, &slot)
+	}
+	if len(granted) == 0 && watched {
+		a.names, a.slots = append(a.names, name), append(a.slots, nil)
+	}
+}
+
+// announceMost is how many the server takes in one call.
+const announceMost = 10_000
+
+// Send announces through the server in a separate transaction, because NOTIFY must not wait for the disk. If it fails,
+// the waiters find their grants at the next look.
+func (a *Announcement) Send(ctx context.Context, by func(context.Context, []string, []*int) error) {
+	for first := 0; first < len(a.names); first += announceMost {
+		end := min(first+announceMost, len(a.names))
+		_ = by(ctx, a.names[first:end], a.slots[first:end])
+	}
 }
 
 // TakenBack is the server's answer about a request that was taken back: whether a grant was ended, or who holds the

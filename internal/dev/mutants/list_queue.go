@@ -696,7 +696,7 @@ var ofModes = []mutant{
 			"WHERE l.name = p_name AND l.slot = 0);", "EXIT WHEN true;"},
 	}, integration, "^TestI21_PruneBeside|^TestShared"},
 	{"I9 grants in slots are not announced", []edit{
-		{"pglock/announce.go", "\tfor _, s := range h.Slots {\n", "\tfor _, s := range h.Slots[:0] {\n"},
+		{"pglock/announce.go", "others.Add(name, h.Slots,", "others.Add(name, nil,"},
 	}, integration, "^TestI9_Readers"},
 	{"I13 a release without a lease takes the head", []edit{
 		{schema, "WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token AND " +
