@@ -56,8 +56,15 @@ var explained = map[string]bool{
 // lasting is for how long before its report an error may have come about.
 const lasting = 10 * time.Second
 
-// explained are those that something else explains: the kind of the call, or a certain fault.
+// explained reports whether something explains an error: its class, the kind of the call, or a certain fault. Close may
+// be late on a busy machine; what it has left is found besides. Its other errors need a fault: Close goes on for as
+// long as an error may last.
 func (j *Judge) explained(e history.Event) bool {
+	if e.How == history.Close {
+		return e.Class == "" || e.Class == "deadline" || j.disturbedLately(e)
+	} else if explained[e.Class] {
+		return true
+	}
 	switch e.Class {
 	case "connection", "57P01", "57P02", "57P03": // of a server that was stopped, has crashed, or starts
 		return j.disturbedLately(e)
@@ -93,13 +100,8 @@ func (j *Judge) errors(e history.Event) {
 		j.blame("stuck", e.At, nil, fmt.Sprintf("%s %s", sayWho(e.Who), e.How), e.Error)
 	case history.Finds:
 		j.blame("errors", e.At, nil, fmt.Sprintf("%s %s", sayWho(e.Who), e.Error))
-	case history.Closed: // Close goes on for as long as an error may last
-		if e.Class != "" && !j.disturbedLately(e) {
-			j.blame("errors", e.At, nil, fmt.Sprintf("%s Close of the client failed, and no fault explains it (%s)",
-				sayWho(e.Who), e.Class), sayEvent(e))
-		}
-	case history.Fails, history.Wrote, history.Renews, history.Extends, history.Left, history.Handed:
-		if !explained[e.Class] && !j.explained(e) {
+	case history.Closed, history.Fails, history.Wrote, history.Renews, history.Extends, history.Left, history.Handed:
+		if !j.explained(e) {
 			j.blame("errors", e.At, nil, fmt.Sprintf("%s %s failed with an error that nothing explains (%s): %s",
 				sayWho(e.Who), e.How, e.Class, e.Error), sayEvent(e))
 		}

@@ -47,6 +47,9 @@ const (
 // Unfenced is how a worker writes to a guarded table under no fence.
 const Unfenced = "unfenced"
 
+// Close is how a worker ends a client.
+const Close = "Close"
+
 // Idle is the class of what a worker was ordered and has not even begun.
 const Idle = "idle"
 

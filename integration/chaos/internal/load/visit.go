@@ -55,14 +55,14 @@ func (w *worker) visit(ctx context.Context, r *rand.Rand) {
 // may be held, and after it they may not, unless its error says so.
 func (w *worker) closeClient(client *pglock.Client, as string, names []string) {
 	id := w.id()
-	w.out.say(history.Event{Kind: history.Asks, At: history.Now(), Call: id, Names: names, How: "Close", Label: as,
-		TTL: ttls[len(ttls)-1]})
+	w.out.say(history.Event{Kind: history.Asks, At: history.Now(), Call: id, Names: names, How: history.Close,
+		Label: as, TTL: ttls[len(ttls)-1]})
 	done := w.dog.watch("Client.Close of "+as, 10*time.Second)
 	err := client.Close(context.Background())
 	done()
-	e := history.Event{Kind: history.Fails, At: history.Now(), Call: id, How: "Close"}
+	e := history.Event{Kind: history.Fails, At: history.Now(), Call: id, How: history.Close, Class: classify(err)}
 	if err != nil {
-		e.Class, e.Error = "connection", err.Error()
+		e.Error = err.Error()
 	}
 	w.out.say(e)
 }

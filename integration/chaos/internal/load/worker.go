@@ -218,8 +218,8 @@ func (w *worker) close(before int, heap uint64) {
 	done()
 	left := settled(before, 5*time.Second)
 	runtime.GC()
-	e := history.Event{Kind: history.Closed, At: history.Now(), Before: before, Goroutines: left, HeapBefore: heap,
-		Heap: heapNow(), Class: classify(err)}
+	e := history.Event{Kind: history.Closed, At: history.Now(), How: history.Close, Class: classify(err),
+		Before: before, Goroutines: left, HeapBefore: heap, Heap: heapNow()}
 	if left > before {
 		e.Error = stacks()
 	}
