@@ -254,6 +254,7 @@ func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
 	wg := pgtest.Group(t)
 	options := [][]pglock.AcquireOption{nil, {pglock.WithShared()}, {pglock.WithShared()}, {pglock.WithLimit(2)}}
 	const clients, callers, rounds = 3, 8, 12
+	var done atomic.Int64
 	for n := range clients {
 		c := newClient(t, db.Pool(t, maxConnections(4)))
 		for m := range callers {
@@ -268,7 +269,9 @@ func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
 					err := c.Do(ctx, name, func(context.Context, *pglock.Lease) error {
 						return nil
 					}, options[(m+round)%4]...)
-					if err != nil && (wait == patience || !errors.Is(err, context.DeadlineExceeded)) {
+					if err == nil {
+						done.Add(1)
+					} else if wait == patience || !errors.Is(err, context.DeadlineExceeded) {
 						t.Errorf("after at most %v: %v", wait, err)
 					}
 					cancel()
@@ -281,8 +284,8 @@ func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
 		return one[int](t, look,
 			`SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
 	})
-	if granted, queued := checkModes(t, look); granted < clients*callers*rounds/2 || queued == 0 {
-		t.Errorf("%d grants, and %d of them from the queue, are too few to show anything", granted, queued)
+	if granted, queued := checkModes(t, look); granted < int(done.Load()) || queued == 0 {
+		t.Errorf("%d grants, %d of them from the queue, and %d calls that had one", granted, queued, done.Load())
 	}
 }
 
