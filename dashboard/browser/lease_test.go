@@ -27,7 +27,7 @@ func TestThePageDoesNotConcludeThatALeaseIsOver(t *testing.T) {
 	s.listing(object{"at": "2026-11-22T03:10:00Z", "locks": []object{row("nightly", "ok", 1500)},
 		"ill": object{"locks": []object{}, "all": true}})
 	p := open(t, s.home, "", 1240, 900)
-	p.until(rowOf("nightly") + ".querySelector('.left').textContent === '0s'")
+	p.until(rowOf("nightly") + "?.querySelector('.left').textContent === '0s'")
 	p.until(rowOf("nightly") + ".querySelector('.fill').style.transform === 'scaleX(0)'")
 	if got := eval[string](p, rowOf("nightly")+".querySelector('.lease').outerHTML"); strings.Contains(got, "title") ||
 		!strings.Contains(got, ">0s<") {
