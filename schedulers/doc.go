@@ -35,8 +35,9 @@
 //
 // A slot stays open if it fails in all of them, or if no replica runs then. A deployment at that time ends the replicas
 // that work and wait, and those that it starts plan only later slots. So also run each job once when its scheduler has
-// started: that does the last slot if it is open, and otherwise nothing. At most a tenth of the gap and a minute before
-// the next planned time it does that slot instead, early, and leaves the last one. Packages cron and gocron show how.
+// started: that does the last slot if it is open, and otherwise nothing. Shortly before the next planned time, a minute
+// or a tenth of the gap if that is less, it does the next slot instead, too early, and leaves the last one open.
+// Packages cron and gocron show how.
 // For a new job this is the slot before its deployment. One that is older than the retention fails with
 // fencedstore.ErrKeyTooOld, also if it is done: set WithRetention to more than the longest gap.
 //

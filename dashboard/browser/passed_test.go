@@ -47,7 +47,11 @@ func (s *stage) asOnStandby(name string) {
 			s.t.Errorf("%v: %s", err, found.Body)
 			return true
 		}
-		lock["why"].(object)["standby"] = true
+		why, explained := lock["why"].(object)
+		if !explained { // the page has gone on
+			return true
+		}
+		why["standby"] = true
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = fmt.Fprintf(w, "event: lock\ndata: %s\n\n", must.Get(json.Marshal(lock))(s.t))
 		_ = http.NewResponseController(w).Flush()
